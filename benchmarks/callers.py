@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from claude_code_mcp.core.errors import SessionBusy
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.service import PendingTurn, Service
-from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.messages import BusyMode
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing.script import script, text
 
@@ -43,9 +43,9 @@ class Callers:
         answer = f"answer {number}"
         steps = [text(answer), text(answer, chunks=8, interval=0.01), text(answer, delay=0.1)]
         prompt = script(f"message {number}", self._random.choice(steps))
-        when = self._random.choice([WhenBusy.QUEUE, WhenBusy.REFUSE, WhenBusy.REFUSE])
+        when = self._random.choice([BusyMode.QUEUE, BusyMode.REFUSE, BusyMode.REFUSE])
         try:
-            turn = await self.service.send(self.session.id, prompt, when_busy=when)
+            turn = await self.service.send(self.session.id, prompt, busy_mode=when)
         except SessionBusy:
             self.refused += 1
         else:

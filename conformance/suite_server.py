@@ -19,7 +19,7 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.model.caller import ClientEnvironment
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.callers.expected_callers import ExpectedCallers
-from claude_code_mcp.server.content_handlers import Asker
+from claude_code_mcp.server.content_handlers import ContentRequester
 from claude_code_mcp.server.sdk import ChangingServer, Context
 from claude_code_mcp.server.server import McpServer
 from claude_code_mcp.server.tools.call import Call
@@ -63,9 +63,9 @@ class SuiteServer(McpServer):
         server.add_request_handler("logging/setLevel", types.SetLevelRequestParams, _take_level)
         return server
 
-    def _asker(self, context: Context) -> Asker:
+    def _asker(self, context: Context) -> ContentRequester:
         asker = super()._asker(context)
-        return Asker(asker.caller, cast("HubContents", self._suite))
+        return ContentRequester(asker.caller, cast("HubContents", self._suite))
 
     def _content_handlers(self) -> dict[str, Any]:
         handlers = super()._content_handlers()

@@ -139,7 +139,7 @@ PUBLIC: dict[str, set[str]] = {
         "ToolCall",
         "ToolOutput",
         "Verdict",
-        "WhenBusy",
+        "BusyMode",
         "Workplaces",
         "__version__",
         "full_text",

@@ -122,7 +122,7 @@ except E as nobody: pass
         "nobody",
     }  # fmt: skip
     assert [name for name in ("told_progress", "_refusals_told", "_PATIENCE", "_one") if not is_everyday(name)] == []
-    assert [name for name in ("one_line", "given_names", "_way_back", "toldo") if is_everyday(name)] == []
+    assert [name for name in ("one_line", "given_names", "_backtrack", "toldo") if is_everyday(name)] == []
 
 
 def test_no_two_modules_share_a_name() -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .core.questions.presentation import without_secrets
     from .core.service import Service
     from .core.sessions.callers.session_access import Access, SessionAccess, Share
-    from .core.sessions.messages import WhenBusy
+    from .core.sessions.messages import BusyMode
     from .core.sessions.observers import Observer
     from .core.sessions.pending_turn import InterruptResult, PendingTurn
     from .core.sessions.session import Session
@@ -55,6 +55,7 @@ __all__ = [
     "AuditEvent",
     "AuditKind",
     "Authenticator",
+    "BusyMode",
     "Call",
     "Caller",
     "Channel",
@@ -101,7 +102,6 @@ __all__ = [
     "ToolCall",
     "ToolOutput",
     "Verdict",
-    "WhenBusy",
     "Workplaces",
     "__version__",
     "full_text",
@@ -130,7 +130,7 @@ _MODULES = {
     "core.questions.presentation": ("without_secrets",),
     "core.settings_section": ("Section",),
     "core.service": ("Service",),
-    "core.sessions.messages": ("WhenBusy",),
+    "core.sessions.messages": ("BusyMode",),
     "core.sessions.observers": ("Observer",),
     "core.sessions.pending_turn": ("InterruptResult", "PendingTurn"),
     "core.sessions.session": ("Session",),

@@ -288,7 +288,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
                 "questions": len(service.broker.pending()),
             }
 
-        async with _http_beside(http, server, callers, running) as url:
+        async with _serve_http_too(http, server, callers, running) as url:
             asks: dict[str, Callable[[], Awaitable[Any]]] = {
                 "sessions": partial(_states, service),
                 "hub": partial(_servers, hosting),
@@ -296,7 +296,7 @@ async def _serve_shared(shared: "SharedSocket", settings: Settings, first: "Hell
             shared.open(server, status, {**asks, **queries_of(plugins, running)})
             log.info("version %s serves the clients of this user", __version__)
             idle = settings.shared_idle if http is None else math.inf
-            await _until_dispensable(shared, service, idle, is_needed)
+            await _until_unused(shared, service, idle, is_needed)
 
 
 def shared_callers(settings: Settings, http: str | None) -> "Callers | None":
@@ -325,7 +325,7 @@ def shared_policy(settings: Settings, http: str | None) -> Policy:
 
 
 @asynccontextmanager
-async def _http_beside(
+async def _serve_http_too(
     http: str | None,
     mcp_server: McpServer,
     callers: "Callers | None",
@@ -360,7 +360,7 @@ async def _servers(hosting: HubProvider) -> list[dict[str, Any]] | None:
     return [asdict(status) for status in hosting.hub.status()]
 
 
-def _at_work(service: Service) -> bool:
+def _has_work(service: Service) -> bool:
     return any(session.busy for session in service.sessions(principal=None)) or bool(service.broker.pending())
 
 
@@ -373,7 +373,7 @@ async def _is_needed(plugin: Plugin, idle: float) -> bool:
         return True
 
 
-async def _until_dispensable(
+async def _until_unused(
     shared: "SharedSocket", service: Service, idle: float, in_use: Callable[[float], Awaitable[bool]]
 ) -> None:
     """Returns when the server must end, for any reason; its clients have been notified by then. While a plug-in is
@@ -382,7 +382,7 @@ async def _until_dispensable(
 
         async def needed() -> bool:
             # This order matters: running work is checked last, with no await after it.
-            return await in_use(idle) or service.waits_for_limits or _at_work(service)
+            return await in_use(idle) or service.waits_for_limits or _has_work(service)
 
         async def unused() -> None:
             await shared.unused(idle, needed)
@@ -392,10 +392,10 @@ async def _until_dispensable(
         async def handed_over() -> None:
             await shared.handover_wanted.wait()
             # Checked again after each pause, with no await between the check and the end: new work is not cut off.
-            while _at_work(service) or not shared.idle:
+            while _has_work(service) or not shared.idle:
                 busy = [session for session in service.sessions(principal=None) if session.busy]
                 await asyncio.gather(*(session.wait(None, for_questions=False) for session in busy))
-                await shared.none_working()
+                await shared.wait_until_idle()
                 await asyncio.sleep(_HANDOVER_PAUSE)  # the client that was just answered may continue
             log.info("stopping: version %s takes over", shared.wanted_version)
             shared.end_for(shared.wanted_version)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from claude_code_mcp.cli.mcp.prompts import LEFT_OUT, FieldEntry, Unfit, read_entries
+from claude_code_mcp.cli.mcp.prompts import LEFT_OUT, FieldEntry, InvalidFieldValue, read_entries
 
 
 def entry(required: bool = False, **schema: Any) -> FieldEntry:
@@ -70,12 +70,12 @@ def test_a_line_is_read_as_the_type_of_the_field(schema: dict[str, Any], line: s
     ],
 )
 def test_a_line_that_does_not_fit_is_refused_with_what_would(schema: dict[str, Any], line: str, reason: str) -> None:
-    with pytest.raises(Unfit, match=reason):
+    with pytest.raises(InvalidFieldValue, match=reason):
         entry(**schema).value(line)
 
 
 def test_a_required_field_is_insisted_on() -> None:
-    with pytest.raises(Unfit, match="required"):
+    with pytest.raises(InvalidFieldValue, match="required"):
         entry(required=True, type="string").value("  ")
     assert entry(required=True, type="string", default="x").value("") == "x"
 

@@ -165,9 +165,9 @@ def test_a_reset_between_two_attempts_calls_the_next_one_off() -> None:
 
 def test_three_errors_wear_it_out_and_one_answer_heals_it() -> None:
     connection = established().error_counted().error_counted()
-    assert not connection.worn_out
-    assert connection.error_counted().worn_out
-    assert not connection.answered().error_counted().worn_out
+    assert not connection.has_too_many_errors
+    assert connection.error_counted().has_too_many_errors
+    assert not connection.answered().error_counted().has_too_many_errors
 
 
 def test_pauses_grow_to_a_limit_and_are_spread() -> None:

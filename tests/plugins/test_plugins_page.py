@@ -133,7 +133,7 @@ async def test_the_other_examples_do_what_they_say(examples: dict[str, type[Plug
     admitted = await badges.by_token("badge-0123456789")
     assert admitted is not None
     assert admitted.identity.principal == "ann"
-    assert await admitted.access.still_good() is not None
+    assert await admitted.access.recheck() is not None
     assert await badges.by_token("badge-9") is None
     notes = tmp_path / "notes-s1.txt"
     notes.touch()

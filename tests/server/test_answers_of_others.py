@@ -26,7 +26,7 @@ FOR_SESSION = Answer(allow=True, scope=Scope.SESSION)
 def test_what_goes_beyond_once() -> None:
     beyond = (FOR_SESSION, Answer(allow=True, mode="acceptEdits"))
     once = (Answer(allow=True), Answer(allow=True, mode="default"), Answer(allow=False, scope=Scope.SESSION))
-    assert [answer.goes_beyond_once for answer in (*beyond, *once)] == [True] * 2 + [False] * 3
+    assert [answer.exceeds_one_call for answer in (*beyond, *once)] == [True] * 2 + [False] * 3
 
 
 def test_a_plan_is_approved_by_others_for_a_mode_that_asks_each_time() -> None:

@@ -19,14 +19,14 @@ export interface Doing {
 
 const OFFLINE = "Offline: reconnecting. What you write is kept here.";
 /** Milliseconds without a connection after which a stream that is reconnecting counts as offline. */
-const SHORT_LOSS = 1500;
+const OFFLINE_DELAY_MS = 1500;
 
 export function Activity({ live, row, doing }: { live: Live; row: ReadonlySignal<SessionRow>; doing: ReadonlySignal<Doing> }): VNode | null {
   const now = useSignal(Date.now());
   void live.version.value;
   const { value } = row;
   const working = isWorking(value);
-  const offline = live.state === "offline" || (live.state === "connecting" && live.lostSince > 0 && Date.now() - live.lostSince > SHORT_LOSS);
+  const offline = live.state === "offline" || (live.state === "connecting" && live.lostSince > 0 && Date.now() - live.lostSince > OFFLINE_DELAY_MS);
   useEffect(() => {
     if (!working && !offline) return;
     const clock = setInterval(() => (now.value = Date.now()), 1000);

@@ -29,7 +29,7 @@ class AgentConversation implements Watcher {
   private closed = false;
 
   constructor(private readonly session: string, private readonly agent: string, private readonly live: Live) {
-    this.shown = new TurnWindow({ session: () => session, agent, atTheEnd: async () => void (await this.read()) });
+    this.shown = new TurnWindow({ session: () => session, agent, onNewestShown: async () => void (await this.read()) });
     this.acts = {
       directory: () => live.rows.get(session)?.directory ?? "",
       whole: (turn, state) => this.shown.whole(turn, state),

@@ -16,7 +16,7 @@ const WAIT_SECONDS = 20;
 const PAUSE = 3000;
 const MAX_LINES = 2000;
 const CALL = /^\[(tool|ok|failed|denied)\] /;
-const NOBODY = signal<string | null>(null);
+const NO_OWNER = signal<string | null>(null);
 
 /** The session that the app shows. It is followed with tool calls. */
 class SessionApp {
@@ -38,7 +38,7 @@ class SessionApp {
       result: (result) => this.take(result),
       teardown: () => (this.ended = true),
     });
-    void this.host.connect("1").catch((error: unknown) => this.complain(error));
+    void this.host.connect("1").catch((error: unknown) => this.showProblem(error));
   }
 
   private begin(sessionId: unknown): void {
@@ -77,7 +77,7 @@ class SessionApp {
         // An idle session is still polled now and then: another client may send it a message.
         if (!busy && !report.hasMore) await pause(PAUSE);
       } catch (error) {
-        this.complain(error);
+        this.showProblem(error);
         await pause(PAUSE);
       }
     }
@@ -121,7 +121,7 @@ class SessionApp {
       this.output.value = partsOf(this.lines);
     }
     if (report.pendingInputs !== undefined) this.showQuestions(report.pendingInputs);
-    if (report.error && report.status !== "running") this.complain(new Error(report.error.message));
+    if (report.error && report.status !== "running") this.showProblem(new Error(report.error.message));
   }
 
   private showQuestions(pending: readonly PendingInput[]): void {
@@ -140,7 +140,7 @@ class SessionApp {
     this.questions.drop(asked.questionId, "");
   }
 
-  private complain(error: unknown): void {
+  private showProblem(error: unknown): void {
     this.problem.value = messageOf(error);
   }
 }
@@ -189,7 +189,7 @@ function App({ app }: { app: SessionApp }): VNode {
       <div class="said">
         {app.output.value.map((part, at) => (part.kind === "text" ? <Markdown key={at} text={part.text} /> : <p key={at} class="step" data-status={part.kind}>{visible(part.text)}</p>))}
       </div>
-      <div class="asking"><QuestionList questions={app.questions} directory={() => ""} owner={NOBODY} send={(asked, answer) => app.answer(asked, answer)} /></div>
+      <div class="asking"><QuestionList questions={app.questions} directory={() => ""} owner={NO_OWNER} send={(asked, answer) => app.answer(asked, answer)} /></div>
       <Problem>{app.problem.value}</Problem>
       <p class="spoken" role="status">{app.spoken.value}</p>
     </main>

@@ -16,7 +16,7 @@ const MAX_COMMENTS = 50;
 const MAX_LENGTH = 1000;
 /** Characters of all quotes together: a longer draft would not be stored. */
 const MAX_QUOTES = 40_000;
-const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it is delivered only once.";
+const DELIVERY_UNKNOWN = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it is delivered only once.";
 
 interface Comment {
   readonly key: number;
@@ -69,7 +69,7 @@ export class Comments {
     let comment = list.find((one) => one.file === file && isSame(one.range, range));
     if (comment === undefined) {
       const why = list.length >= MAX_COMMENTS ? `At most ${MAX_COMMENTS} comments can be sent with one message.` : tooLong(list, range);
-      if (why) return this.complain(why);
+      if (why) return this.showProblem(why);
       comment = { key: (keys += 1), file, range, text: signal("") };
       this.change([...list, comment]);
     }
@@ -85,7 +85,7 @@ export class Comments {
     if (range === null || moved === undefined) return false;
     const why = tooLong(others, range);
     if (why) {
-      this.complain(why);
+      this.showProblem(why);
       return true;
     }
     this.change(this.list.peek().map((one) => (one.key === key ? { ...one, range } : one)));
@@ -117,7 +117,7 @@ export class Comments {
     saveDraft(this.scope, list.length ? JSON.stringify(list) : "", this.messageKey);
   }
 
-  private complain(why: string): null {
+  private showProblem(why: string): null {
     this.problem.value = why;
     return null;
   }
@@ -128,12 +128,12 @@ export class Comments {
     this.sending.value = true;
     this.messageKey ??= freshKey();
     this.save(); // before sending, so that after a reload it is still the same message
-    this.complain("");
+    this.showProblem("");
     try {
       await this.say(commentsMessage(sent), this.messageKey);
       this.change([]);
     } catch (error) {
-      this.complain(error instanceof ApiError && error.status === 0 ? UNSURE : messageOf(error));
+      this.showProblem(error instanceof ApiError && error.status === 0 ? DELIVERY_UNKNOWN : messageOf(error));
     }
     this.sending.value = false;
   }

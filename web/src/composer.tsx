@@ -11,7 +11,7 @@ import { attachmentsOf, draftOf, freshKey, saveAttachments, saveDraft } from "./
 import { cx, Problem, useFreshId } from "./ui";
 import { size } from "./words";
 
-const TALLEST = 240;
+const MAX_FIELD_HEIGHT = 240;
 const SAVE_DELAY = 300;
 const NOT_KEPT = "This browser cannot store files: attachments are lost when you leave this page.";
 
@@ -51,7 +51,7 @@ export class Composer {
   readonly asking = signal(false);
   readonly hidden = signal(false);
   /** Replaces the usual way to send, until the message is sent or the user cancels. `before` is the draft to restore. */
-  readonly detour = signal<{ about: string; say(message: Outgoing): Promise<void>; before: Written } | null>(null);
+  readonly sendOverride = signal<{ about: string; say(message: Outgoing): Promise<void>; before: Written } | null>(null);
   readonly completion: Completion;
   field: HTMLTextAreaElement | null = null;
   /** A message that may already have been sent, and its key. */
@@ -77,7 +77,7 @@ export class Composer {
 
   private async restoreFiles(draft: { text: string; key?: string | undefined; attached?: number }): Promise<void> {
     const found = await attachmentsOf(this.options.scope());
-    if (this.closed || this.detour.peek() !== null || !found.length) return;
+    if (this.closed || this.sendOverride.peek() !== null || !found.length) return;
     // Keep the key only if all files are there: with fewer, it would be a different message under the same key.
     if (draft.key && found.length === draft.attached) this.unsure = { key: draft.key, text: draft.text, attachments: found };
     const added = this.attachments.peek();
@@ -98,7 +98,7 @@ export class Composer {
   }
 
   /** Puts messages that were sent but never read back into the field, before the text typed since. */
-  putBack(texts: readonly string[], attachments: readonly Attachment[] = []): void {
+  restoreMessages(texts: readonly string[], attachments: readonly Attachment[] = []): void {
     this.text.value = [...texts, this.text.peek()].filter((text) => text.trim()).join("\n\n");
     if (attachments.length) this.attach([...attachments, ...this.attachments.peek()]);
     this.save();
@@ -106,22 +106,22 @@ export class Composer {
 
   /** Lets the user edit this text and send it with `say`; `about` explains the effect. Then the previous draft returns. */
   rewrite(text: string, attachments: readonly Attachment[], about: string, say: (message: Outgoing) => Promise<void>): void {
-    const before = this.detour.peek()?.before ?? this.written();
-    this.detour.value = { about, before, say: async (message) => {
+    const before = this.sendOverride.peek()?.before ?? this.written();
+    this.sendOverride.value = { about, before, say: async (message) => {
       await say(message);
-      this.endDetour();
+      this.endSendOverride();
     } };
     this.text.value = text;
     this.attachments.value = attachments;
     this.field?.focus();
   }
 
-  endDetour(): void {
-    const detour = this.detour.peek();
-    if (detour === null) return;
-    this.detour.value = null;
-    this.text.value = detour.before.text;
-    this.attach(detour.before.attachments);
+  endSendOverride(): void {
+    const sendOverride = this.sendOverride.peek();
+    if (sendOverride === null) return;
+    this.sendOverride.value = null;
+    this.text.value = sendOverride.before.text;
+    this.attach(sendOverride.before.attachments);
     this.save();
   }
 
@@ -135,7 +135,7 @@ export class Composer {
   private save(): void {
     clearTimeout(this.timer);
     this.timer = undefined;
-    if (this.detour.peek() !== null) return; // the stored draft stays the previous one
+    if (this.sendOverride.peek() !== null) return; // the stored draft stays the previous one
     const now = this.written();
     saveDraft(this.options.scope(), now.text, this.keyOf(now), now.attachments.length);
   }
@@ -150,7 +150,7 @@ export class Composer {
 
   attach(attachments: readonly Attachment[]): void {
     this.attachments.value = attachments;
-    if (this.detour.peek() !== null) return;
+    if (this.sendOverride.peek() !== null) return;
     this.save();
     saveAttachments(this.options.scope(), attachments).catch(() => (this.problem.value = NOT_KEPT));
   }
@@ -178,8 +178,8 @@ export class Composer {
     this.unsure = { key, text: typed, attachments };
     this.save();
     try {
-      const usual = this.detour.peek() === null;
-      await (this.detour.peek()?.say ?? this.options.say)({ text, images, key, attachments });
+      const usual = this.sendOverride.peek() === null;
+      await (this.sendOverride.peek()?.say ?? this.options.say)({ text, images, key, attachments });
       this.unsure = null;
       if (usual && this.text.peek() === typed) this.text.value = "";
       if (this.attachments.peek() === attachments) this.attach([]);
@@ -233,7 +233,7 @@ export function ComposerBox({ composer, label, placeholder, send, rows = 1, stop
     composer.field = element;
     if (element === null) return;
     element.style.height = "auto";
-    element.style.height = `${Math.min(element.scrollHeight + 2, TALLEST)}px`;
+    element.style.height = `${Math.min(element.scrollHeight + 2, MAX_FIELD_HEIGHT)}px`;
   }, [text, composer.busy.value, composer.hidden.value]);
   if (composer.hidden.value) return null;
   const key = (event: KeyboardEvent): void => {
@@ -268,7 +268,7 @@ export function ComposerBox({ composer, label, placeholder, send, rows = 1, stop
         dropping(true);
       }}>
       <Completions completion={completion} id={`${id}-list`} />
-      {composer.detour.value !== null && <p class="detour" role="status">{composer.detour.value.about} <button type="button" class="quiet" onClick={() => composer.endDetour()}>Cancel</button></p>}
+      {composer.sendOverride.value !== null && <p class="sendOverride" role="status">{composer.sendOverride.value.about} <button type="button" class="quiet" onClick={() => composer.endSendOverride()}>Cancel</button></p>}
       <Problem>{composer.problem.value}</Problem>
       {composer.note.value && <p class="hint" role="status">{composer.note.value}</p>}
       <AttachmentList composer={composer} />

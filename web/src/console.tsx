@@ -8,7 +8,7 @@ import { post, sessionPath } from "./api";
 import { ChangesPage } from "./changes";
 import { Comments } from "./comments";
 import { ConversationPage } from "./conversation";
-import type { Surroundings } from "./conversation_state";
+import type { PageContext } from "./conversation_state";
 import { Costs } from "./costs";
 import { Design } from "./design";
 import { noteSent } from "./drafts";
@@ -27,7 +27,7 @@ import type { Me } from "./types";
 /** Milliseconds without a connection after which the page says how to start the server. */
 const NO_SERVER = 10_000;
 /** Milliseconds for which a new question cannot be answered with a key. */
-const TOO_SOON = 800;
+const PRESS_GUARD_MS = 800;
 const LINE_WORDS = { connecting: "Connecting…", live: "", offline: "Offline: trying again", refused: "" } as const;
 export const START_WORDS = "To start it, type “claude-code-mcp web” on the machine where it ran.";
 const PAGES = [["/new", "New"], ["/costs", "Costs"], ["/servers", "Servers"], ["/settings", "Settings"]] as const;
@@ -50,7 +50,7 @@ class ConsoleState {
   readonly route: Signal<Route>;
   /** The last announcement for screen readers. A new number announces the same text again. */
   readonly announced = signal({ text: "", number: 0 });
-  readonly around: Surroundings;
+  readonly pageContext: PageContext;
   /** The session of the page that the user left last; null if that page had none. */
   left: string | null = null;
 
@@ -58,7 +58,7 @@ class ConsoleState {
     this.live = new Live(signedOut, me.machines);
     this.list = new SessionList(this.live);
     this.route = signal(readRoute());
-    this.around = {
+    this.pageContext = {
       live: this.live, go: this.go, modes: me.modes,
       announce: (text) => (this.announced.value = { text, number: this.announced.peek().number + 1 }), name: (title) => (this.list.title.value = title),
     };
@@ -199,7 +199,7 @@ function SessionPage({ id, route, state }: { id: string; route: Route; state: Co
   if (part === "changes" || part === "file") return <Review id={id} route={route} state={state} />;
   if (part === "agents" && what) return <AgentPage session={id} agent={what} live={state.live} />;
   const isSearch = part === "find";
-  return <ConversationPage id={id} around={state.around} wanted={isSearch ? null : what || null} sought={isSearch ? what : null} />;
+  return <ConversationPage id={id} pageContext={state.pageContext} wanted={isSearch ? null : what || null} searchText={isSearch ? what : null} />;
 }
 
 /** The changes of a session or one of its files, with comments that are sent as a message. */
@@ -259,7 +259,7 @@ function answerBy(key: string, main: HTMLElement | null): boolean {
   }
   const button = asked.querySelector<HTMLElement>(`[aria-keyshortcuts="${key}"]`) ?? (key === "d" ? null : asked.querySelector<HTMLElement>(".lines-left"));
   // A key that was meant for the previous question must not answer the one that took its place.
-  if (performance.now() - Number(asked.dataset["since"] ?? 0) > TOO_SOON) button?.click();
+  if (performance.now() - Number(asked.dataset["since"] ?? 0) > PRESS_GUARD_MS) button?.click();
   return button !== null;
 }
 

@@ -6,11 +6,11 @@ import { Activity } from "./activity";
 import { messageOf } from "./api";
 import { CommentsBar } from "./comments";
 import { ComposerBox } from "./composer";
-import { Conversation, type Surroundings } from "./conversation_state";
+import { Conversation, type PageContext } from "./conversation_state";
 import { FindBar } from "./find";
 import { planWords } from "./limits";
 import { NeedsPill } from "./list";
-import { GoneNotice } from "./machines";
+import { MachineGoneNotice } from "./machines";
 import { ModeAndModel, SessionMenu } from "./menu";
 import { Notices } from "./notices";
 import { QuestionList } from "./questions";
@@ -23,15 +23,15 @@ import { costOf, place } from "./words";
 
 interface Props {
   id: string;
-  around: Surroundings;
+  pageContext: PageContext;
   /** The question to show. */
   wanted: string | null;
   /** The text to find. */
-  sought: string | null;
+  searchText: string | null;
 }
 
-export function ConversationPage({ id, around, wanted, sought }: Props): VNode {
-  const session = useMemo(() => new Conversation(id, around, wanted, sought), []);
+export function ConversationPage({ id, pageContext, wanted, searchText }: Props): VNode {
+  const session = useMemo(() => new Conversation(id, pageContext, wanted, searchText), []);
   const { row, missing } = session;
   useLayoutEffect(() => {
     void session.open();
@@ -45,13 +45,13 @@ export function ConversationPage({ id, around, wanted, sought }: Props): VNode {
   }, []);
   return (
     <div class={cx("conversation", missing.value && "missing", row.value.sharedBy && "borrowed", isWatched(row.value) && "watched")}>
-      <Head session={session} around={around} />
+      <Head session={session} pageContext={pageContext} />
       <FindBar find={session.find} />
       <Todos list={session.todo} />
       <div class="scroller" tabIndex={0} role="region" aria-label="Conversation" ref={session.shown.scroller} onScroll={() => session.scrolled()}>
         <Turns shown={session.shown} acts={session.acts} />
-        <Gone session={session} around={around} />
-        <div class="notices"><Notices row={row} say={session.sayPlain} /></div>
+        <OfflineMachine session={session} pageContext={pageContext} />
+        <div class="notices"><Notices row={row} say={session.sendText} /></div>
         <div class="asking">
           <QuestionList questions={session.questions} directory={session.acts.directory} owner={session.owner} send={session.answer} />
         </div>
@@ -60,19 +60,19 @@ export function ConversationPage({ id, around, wanted, sought }: Props): VNode {
       </div>
       <div class="newest-place">
         {/* Not while a question is open, so that it never covers the answers. */}
-        {!session.following.value && !session.isAsked.value && <button type="button" class="newest" onClick={() => void session.toNewest()}>Jump to the end</button>}
+        {!session.following.value && !session.isAsked.value && <button type="button" class="newest" onClick={() => void session.scrollToEnd()}>Jump to the end</button>}
       </div>
       <div class="comments-place"><CommentsBar comments={session.comments} /></div>
-      <Activity live={around.live} row={row} doing={session.doing} />
+      <Activity live={pageContext.live} row={row} doing={session.doing} />
       <Watching session={session} />
       <ComposerBox composer={session.composer} label="Message" placeholder="Message Claude" send="Send" stop={session.interrupt}>
-        <ModeAndModel row={row} around={around} />
+        <ModeAndModel row={row} pageContext={pageContext} />
       </ComposerBox>
     </div>
   );
 }
 
-function Head({ session, around }: { session: Conversation; around: Surroundings }): VNode {
+function Head({ session, pageContext }: { session: Conversation; pageContext: PageContext }): VNode {
   const row = session.row.value;
   const missing = session.missing.value;
   return (
@@ -82,10 +82,10 @@ function Head({ session, around }: { session: Conversation; around: Surroundings
         <h1 tabIndex={-1} dir="auto" ref={session.heading}>{missing ? "Not found" : titleOf(row)}</h1>
         {!missing && <About session={session} />}
       </div>
-      <div class="pill-place"><NeedsPill live={around.live} except={session.id.value} /></div>
+      <div class="pill-place"><NeedsPill live={pageContext.live} except={session.id.value} /></div>
       {!missing && <a class="quiet changes-link" href={`#${routeOf(session.id.value)}/changes`}>Changes</a>}
       <button type="button" class="quiet find-open" aria-label="Find in this conversation" onClick={() => session.find.toggle()} />
-      {!missing && <SessionMenu row={session.row} around={around} moved={(id, words) => void session.goneOn(id, words)} jump={(turn) => void session.jump(turn, null)} />}
+      {!missing && <SessionMenu row={session.row} pageContext={pageContext} moved={(id, words) => void session.continueElsewhere(id, words)} jump={(turn) => void session.jump(turn, null)} />}
     </header>
   );
 }
@@ -109,13 +109,13 @@ function About({ session }: { session: Conversation }): VNode {
 }
 
 /** The actions that the user has while the machine of the session is gone. */
-function Gone({ session, around }: { session: Conversation; around: Surroundings }): VNode | null {
-  void around.live.version.value;
+function OfflineMachine({ session, pageContext }: { session: Conversation; pageContext: PageContext }): VNode | null {
+  void pageContext.live.version.value;
   const lost = session.lostMachine.value;
   if (lost === null) return null;
   return (
-    <GoneNotice id={session.id.value} lost={lost} machines={around.live.machines} fail={(error) => (session.note.value = messageOf(error))}
-      moved={({ sessionId, message, notices }) => void session.goneOn(sessionId, [message, ...(notices ?? [])].join(" "))} />
+    <MachineGoneNotice id={session.id.value} lost={lost} machines={pageContext.live.machines} fail={(error) => (session.note.value = messageOf(error))}
+      moved={({ sessionId, message, notices }) => void session.continueElsewhere(sessionId, [message, ...(notices ?? [])].join(" "))} />
   );
 }
 

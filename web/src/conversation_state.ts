@@ -13,7 +13,7 @@ import { forgetSent, freshKey, noteSent, sentOf } from "./drafts";
 import { Find } from "./find";
 import type { Live, Watcher } from "./live";
 import { GONE } from "./machines";
-import { notable } from "./notices";
+import { hasNotice } from "./notices";
 import { decisionWords } from "./question";
 import { Questions } from "./questions";
 import { Queue, type QueueActs, type QueuedMessage } from "./queue";
@@ -21,18 +21,18 @@ import { isWatched, isWorking, routeOf, titleOf } from "./sessions";
 import { TodoList } from "./todo";
 import type { TurnActs } from "./turn";
 import type { Ending, ItemState, TurnState } from "./turn_state";
-import { TurnWindow, whenDrawn } from "./turn_window";
+import { TurnWindow, afterRender } from "./turn_window";
 import type { Answer, Item, Question, SessionDetails, SessionRow, Turn } from "./types";
 import { visible } from "./words";
 
 const NEAR_END = 120;
-const UNSURE = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it is delivered only once.";
+const DELIVERY_UNKNOWN = "The server cannot be reached, so it is not known whether this was sent. Sending it again is safe: it is delivered only once.";
 const TASK_TOOLS = new Set(["TodoWrite", "TaskCreate", "TaskUpdate"]);
 /** Events that change the end of the conversation. While the end is not on the page, they are ignored: a later read of the
  * end includes them. */
-const OF_THE_END = new Set(["turn", "partial", "block", "items", "gap", "reset", "grown"]);
+const TAIL_EVENTS = new Set(["turn", "partial", "block", "items", "gap", "reset", "grown"]);
 
-export interface Surroundings {
+export interface PageContext {
   live: Live;
   /** Announces a text to screen readers. */
   announce(text: string): void;
@@ -54,7 +54,7 @@ export class Conversation implements Watcher {
   readonly acts: TurnActs;
   readonly queueActs: QueueActs = {
     withdraw: (message) => this.withdraw(message),
-    edit: (message) => this.putBack([message]),
+    edit: (message) => this.restoreMessages([message]),
     resend: (message) => void this.resend(message),
     discard: (message) => this.taken(message.messageId),
   };
@@ -91,9 +91,9 @@ export class Conversation implements Watcher {
   /** Whether the session had no transcript at the last read. */
   private unwritten = false;
 
-  /** `wanted` is the question to show, `sought` the text to find. */
-  constructor(id: string, private readonly around: Surroundings, private wanted: string | null, private readonly sought: string | null) {
-    const { live } = around;
+  /** `wanted` is the question to show, `searchText` the text to find. */
+  constructor(id: string, private readonly pageContext: PageContext, private wanted: string | null, private readonly searchText: string | null) {
+    const { live } = pageContext;
     this.id = signal(id);
     this.row = computed(() => {
       void live.version.value;
@@ -101,11 +101,11 @@ export class Conversation implements Watcher {
     });
     this.directory = computed(() => this.row.value.directory ?? "");
     this.owner = computed(() => (isWatched(this.row.value) ? (this.row.value.sharedBy ?? "") : null));
-    this.comments = new Comments(id, this.sayPlain, () => isWatched(this.now));
-    this.composer = new Composer({ scope: () => this.id.peek(), completes: () => this.id.peek(), unsure: UNSURE, say: (message) => this.say(message) });
+    this.comments = new Comments(id, this.sendText, () => isWatched(this.now));
+    this.composer = new Composer({ scope: () => this.id.peek(), completes: () => this.id.peek(), unsure: DELIVERY_UNKNOWN, say: (message) => this.say(message) });
     this.shown = new TurnWindow({
       session: () => this.id.peek(),
-      atTheEnd: () => this.readEnd(),
+      onNewestShown: () => this.readEnd(),
       sent: (messageId) => (messageId === started.messageId ? started.data : dataOf(this.attached.get(messageId) ?? [])),
     });
     this.acts = {
@@ -117,9 +117,9 @@ export class Conversation implements Watcher {
       edit: (turn) => this.rewrite(turn),
       again: (turn, begun) => this.tryAgain(turn, begun),
     };
-    const stands = computed(() => notable(this.row.value));
+    const stands = computed(() => hasNotice(this.row.value));
     this.stops = [
-      effect(() => this.around.name(titleOf(this.row.value))),
+      effect(() => this.pageContext.name(titleOf(this.row.value))),
       effect(() => void (this.composer.busy.value = isWorking(this.row.value))),
       effect(() => void (this.composer.hidden.value = this.missing.value || isWatched(this.row.value) || Boolean(this.row.value.inTerminal))),
       effect(() => void (this.composer.asking.value = this.isAsked.value)),
@@ -131,21 +131,21 @@ export class Conversation implements Watcher {
 
   /** The current row of the session: `row` may be one frame behind. */
   private get now(): SessionRow {
-    return this.around.live.rows.get(this.id.peek()) ?? { sessionId: this.id.peek() };
+    return this.pageContext.live.rows.get(this.id.peek()) ?? { sessionId: this.id.peek() };
   }
 
   async open(): Promise<void> {
     this.heading.current?.focus({ preventScroll: true });
     await this.readEnd();
-    if (this.sought !== null && !this.missing.peek() && !this.closed) await this.find.seek(this.sought);
+    if (this.searchText !== null && !this.missing.peek() && !this.closed) await this.find.seek(this.searchText);
   }
 
   /** Shows the end of the conversation and follows the events from there. */
   async readEnd(): Promise<void> {
     const cursor = await this.load();
     if (this.closed) return;
-    if (this.missing.peek() || this.lostMachine.peek() !== null) this.around.live.follow(null, null, null);
-    else this.around.live.follow(this.id.peek(), cursor, this);
+    if (this.missing.peek() || this.lostMachine.peek() !== null) this.pageContext.live.follow(null, null, null);
+    else this.pageContext.live.follow(this.id.peek(), cursor, this);
   }
 
   close(): void {
@@ -163,7 +163,7 @@ export class Conversation implements Watcher {
       if (this.closed) return null;
       this.stale = false;
       this.lostMachine.value = null;
-      this.around.live.learn([details.session]);
+      this.pageContext.live.learn([details.session]);
       this.unwritten = page.total === 0;
       this.shown.show(page);
       for (const turn of page.turns) for (const item of turn.items) this.todo.take(item);
@@ -206,25 +206,25 @@ export class Conversation implements Watcher {
   }
 
   private lineChanged(): void {
-    const live = this.around.live.state === "live";
+    const live = this.pageContext.live.state === "live";
     if (live && this.wasLost) this.composer.reachable();
     this.wasLost = !live;
     if (this.stale && live) void this.load();
-    this.lookForMachine();
+    this.refreshAfterMachineChange();
   }
 
   /** Reads the session again when its machine is gone or back. */
-  private lookForMachine(): void {
+  private refreshAfterMachineChange(): void {
     const lost = this.lostMachine.peek();
-    const machine = this.around.live.machines.find(({ id }) => id === (lost || this.now.machineId));
+    const machine = this.pageContext.live.machines.find(({ id }) => id === (lost || this.now.machineId));
     if (machine === undefined || this.looking || machine.there === (lost === null)) return;
     this.looking = true;
     void this.readEnd().finally(() => (this.looking = false));
   }
 
   /** Continues with the session on another machine: reads everything from there. */
-  async goneOn(id: string, words: string): Promise<void> {
-    if (id !== this.id.peek()) return this.around.go(routeOf(id));
+  async continueElsewhere(id: string, words: string): Promise<void> {
+    if (id !== this.id.peek()) return this.pageContext.go(routeOf(id));
     await this.readEnd();
     this.note.value = words;
   }
@@ -236,7 +236,7 @@ export class Conversation implements Watcher {
   // -- events -------------------------------------------------------------------------------------------------------
 
   event(name: string, data: Record<string, unknown>): void {
-    if (this.closed || (this.shown.cutEnd.peek() && OF_THE_END.has(name))) return;
+    if (this.closed || (this.shown.cutEnd.peek() && TAIL_EVENTS.has(name))) return;
     const atEnd = this.following.peek();
     batch(() => this.take(name, data, atEnd));
     if (atEnd) requestAnimationFrame(() => this.keepEnd());
@@ -283,14 +283,14 @@ export class Conversation implements Watcher {
       case "ended":
         if (!this.shown.cutEnd.peek()) this.shown.last?.ended(data as unknown as Ending);
         if (this.unwritten) void this.readHistory();
-        this.around.announce(data["code"] === "completed" ? "Claude has finished." : `The turn has ended: ${String(data["code"])}.`);
+        this.pageContext.announce(data["code"] === "completed" ? "Claude has finished." : `The turn has ended: ${String(data["code"])}.`);
         break;
       case "limit":
-        this.around.live.learn([{ sessionId: this.id.peek(), limit: (data["limit"] ?? null) as NonNullable<SessionRow["limit"]> | null }]);
+        this.pageContext.live.learn([{ sessionId: this.id.peek(), limit: (data["limit"] ?? null) as NonNullable<SessionRow["limit"]> | null }]);
         break;
       case "budget":
         if (!this.shown.cutEnd.peek()) this.shown.last?.warned(String(data["warning"]));
-        this.around.announce(String(data["warning"]));
+        this.pageContext.announce(String(data["warning"]));
         break;
       case "moved":
         this.id.value = String(data["newSessionId"]);
@@ -331,7 +331,7 @@ export class Conversation implements Watcher {
     const missed = this.now.unanswered ? "unanswered" : null;
     const limited = status === "limit_reached" && !this.now.limit?.continuesAt ? "limit" : missed;
     const needs = status === "waiting_for_input" ? "question" : status === "error" ? "error" : limited;
-    this.around.live.learn([{ sessionId: this.id.peek(), status, needs }]);
+    this.pageContext.live.learn([{ sessionId: this.id.peek(), status, needs }]);
   }
 
   private putItem(item: Item, parent: string | null): void {
@@ -397,18 +397,18 @@ export class Conversation implements Watcher {
     return withdrawn;
   }
 
-  private putBack(messages: readonly QueuedMessage[]): void {
+  private restoreMessages(messages: readonly QueuedMessage[]): void {
     const texts = messages.map((message) => splitFiles(message.text));
     const files = texts.flatMap((text) => text.files.map(({ name, text: content }) => ({ name, text: content, bytes: content.length })));
     const pictures = messages.flatMap((message) => (this.attached.get(message.messageId) ?? []).filter((one) => dataOf([one]).length));
-    this.composer.putBack(texts.map(({ text }) => text), [...pictures, ...files]);
+    this.composer.restoreMessages(texts.map(({ text }) => text), [...pictures, ...files]);
     for (const message of messages) this.taken(message.messageId);
     this.composer.focus();
   }
 
   private async resend(message: QueuedMessage): Promise<void> {
     try {
-      await this.sayPlain(message.text);
+      await this.sendText(message.text);
       this.taken(message.messageId);
     } catch (error) {
       this.note.value = messageOf(error);
@@ -430,7 +430,7 @@ export class Conversation implements Watcher {
 
   private showQuestions(questions: readonly Question[]): void {
     const open = new Set(questions.map((question) => question.questionId));
-    for (const { question } of this.questions.open) if (!open.has(question.questionId)) this.dropQuestion(question.questionId, "This question is no longer open.");
+    for (const { question } of this.questions.open) if (!open.has(question.questionId)) this.closeQuestion(question.questionId, "This question is no longer open.");
     for (const question of questions) this.showQuestion(question);
   }
 
@@ -442,7 +442,7 @@ export class Conversation implements Watcher {
     const reads = this.following.peek() && !this.isAsked.peek();
     this.questions.show(question, wanted);
     this.call(question.toolUseId, ({ asked }) => (asked.value = true));
-    this.around.announce(question.form ? `${question.form.server} asks: ${question.form.message}` : `Claude asks: ${question.description}`);
+    this.pageContext.announce(question.form ? `${question.form.server} asks: ${question.form.message}` : `Claude asks: ${question.description}`);
     if (!reads || wanted) return;
     requestAnimationFrame(() => this.shown.scroller.current?.querySelector(`[data-question="${CSS.escape(questionId)}"]`)?.scrollIntoView({ block: "nearest" }));
   }
@@ -453,10 +453,10 @@ export class Conversation implements Watcher {
     this.answering.add(questionId);
     try {
       await post(sessionPath(this.id.peek(), "questions", encodeURIComponent(questionId)), answer);
-      this.dropQuestion(questionId, "");
+      this.closeQuestion(questionId, "");
     } catch (error) {
       if (!(error instanceof ApiError && error.code === "QUESTION_CLOSED")) throw error;
-      this.dropQuestion(questionId, error.message);
+      this.closeQuestion(questionId, error.message);
     } finally {
       this.answering.delete(questionId);
     }
@@ -475,23 +475,23 @@ export class Conversation implements Watcher {
     const question = this.questions.find(id)?.question;
     if (question === undefined || this.answering.has(id)) return;
     // An expired question needs no words here: a notice with the reason stays on the page.
-    if (data["closure"] !== "answered") return this.dropQuestion(id, data["closure"] === "expired" ? "" : "Claude has withdrawn the question.");
+    if (data["closure"] !== "answered") return this.closeQuestion(id, data["closure"] === "expired" ? "" : "Claude has withdrawn the question.");
     const { sentence, short } = decisionWords(question, data["allow"] === true, String(data["by"] ?? ""), this.now.sharedBy ?? null);
     if (short) this.call(question.toolUseId, ({ decided }) => (decided.value = short));
-    this.dropQuestion(id, sentence);
+    this.closeQuestion(id, sentence);
   }
 
-  private dropQuestion(id: string, why: string): void {
+  private closeQuestion(id: string, why: string): void {
     const asked = this.questions.find(id);
     if (asked === undefined) return;
     this.call(asked.question.toolUseId, (state) => (state.asked.value = false));
     this.questions.drop(id, why);
-    if (why) this.around.announce(why);
+    if (why) this.pageContext.announce(why);
   }
 
   // -- actions ------------------------------------------------------------------------------------------------------
 
-  readonly sayPlain = (text: string, key = freshKey()): Promise<void> => this.say({ text, images: [], key, attachments: [] });
+  readonly sendText = (text: string, key = freshKey()): Promise<void> => this.say({ text, images: [], key, attachments: [] });
 
   private async say({ text, images, key, attachments }: Outgoing): Promise<void> {
     const id = this.id.peek();
@@ -505,10 +505,10 @@ export class Conversation implements Watcher {
       if (attachments.length) this.attached.set(answer.messageId, attachments);
     }
     this.following.value = true;
-    if (this.shown.cutEnd.peek()) await this.toNewest();
-    if (this.lostMachine.peek() !== null) return this.goneOn(answer.sessionId, (answer.notices ?? []).join(" "));
+    if (this.shown.cutEnd.peek()) await this.scrollToEnd();
+    if (this.lostMachine.peek() !== null) return this.continueElsewhere(answer.sessionId, (answer.notices ?? []).join(" "));
     const stored = !this.now.inMemory;
-    if (answer.sessionId !== id) this.around.go(routeOf(answer.sessionId));
+    if (answer.sessionId !== id) this.pageContext.go(routeOf(answer.sessionId));
     else if (stored) await this.open();
   }
 
@@ -526,20 +526,20 @@ export class Conversation implements Watcher {
           ? await post<{ sessionId: string }>("/api/sessions", { prompt: message.text, messageKey: message.key, workingDirectory: this.now.directory,
             permissionMode: this.now.permissionMode ?? "default", ...images })
           : await post<{ sessionId: string }>(sessionPath(this.id.peek(), "fork"), { message: message.text, ...images, atMessage: last.id.replace(/:\d+$/, "") });
-        this.around.go(routeOf(made.sessionId));
+        this.pageContext.go(routeOf(made.sessionId));
       });
   }
 
   /** Retries a failed turn. If Claude began to answer, the prompt is in the conversation; otherwise it is sent again. */
   private async tryAgain(turn: Turn, begun: boolean): Promise<void> {
-    if (begun) return this.sayPlain("The last turn failed. Please try again.");
+    if (begun) return this.sendText("The last turn failed. Please try again.");
     const images = await Promise.all([...Array(turn.images ?? 0).keys()].map((at) => this.image(turn.number, at)));
     await this.say({ text: turn.prompt ?? "", images, key: freshKey(), attachments: [] });
   }
 
   readonly interrupt = async (): Promise<void> => {
     const { droppedMessages } = await post<{ droppedMessages: QueuedMessage[] }>(sessionPath(this.id.peek(), "interrupt"));
-    if (droppedMessages.length) this.putBack(droppedMessages);
+    if (droppedMessages.length) this.restoreMessages(droppedMessages);
   };
 
   // -- scroll position ----------------------------------------------------------------------------------------------
@@ -557,7 +557,7 @@ export class Conversation implements Watcher {
   }
 
   /** Jumps to the end and follows it. */
-  async toNewest(): Promise<void> {
+  async scrollToEnd(): Promise<void> {
     this.following.value = true;
     if (this.shown.cutEnd.peek()) {
       this.shown.clear();
@@ -568,7 +568,7 @@ export class Conversation implements Watcher {
 
   /** Keeps a reader who follows the end at the end after a render. An open question stays in place. */
   keepEnd(): void {
-    whenDrawn(() => {
+    afterRender(() => {
       const scroller = this.shown.scroller.current;
       if (!this.following.peek() || this.isAsked.peek() || scroller === null) return;
       scroller.scrollTop = scroller.scrollHeight;

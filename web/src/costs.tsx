@@ -51,8 +51,8 @@ interface Budget {
   warning?: string | null;
 }
 
-const OWN_WAYS = ["day", "month", "project", "model", "session"];
-const TEAM_WAYS = ["person and month", "person and day", "group and month", "group and day", "project", "model", "day", "month"];
+const OWN_GROUPINGS = ["day", "month", "project", "model", "session"];
+const TEAM_GROUPINGS = ["person and month", "person and day", "group and month", "group and day", "project", "model", "day", "month"];
 /** With these groupings, a chart shows the parts of each bar. */
 const TIMES = ["day", "month"];
 const MAX_BARS = 366;
@@ -66,7 +66,7 @@ export function Costs({ me, live }: { me: Me; live: Live }): VNode {
   const split = useSignal("model");
   const shown = useSignal<{ report: Report; by: string; days: number; split: string } | null>(null);
   const problem = useSignal("");
-  const ways = everybody.value ? TEAM_WAYS : OWN_WAYS;
+  const groupings = everybody.value ? TEAM_GROUPINGS : OWN_GROUPINGS;
   useEffect(() => {
     let current = true;
     const [grouping = "", per = ""] = by.value.replace("person", "caller").split(" and ");
@@ -88,7 +88,7 @@ export function Costs({ me, live }: { me: Me; live: Live }): VNode {
   }, [everybody.value, by.value, days.value, split.value]);
   const choose = (all: boolean): void => {
     everybody.value = all;
-    by.value = (all ? TEAM_WAYS : OWN_WAYS)[0] as string;
+    by.value = (all ? TEAM_GROUPINGS : OWN_GROUPINGS)[0] as string;
   };
   return (
     <div class="page">
@@ -100,7 +100,7 @@ export function Costs({ me, live }: { me: Me; live: Live }): VNode {
               <option value="own">me</option><option value="everybody">everybody</option>
             </select></>}
           <label for={`${id}-by`}>{me.allCosts ? " by " : "By "}</label>
-          <select id={`${id}-by`} value={by.value} onChange={(event) => (by.value = event.currentTarget.value)}>{ways.map((way) => <option key={way} value={way}>{way}</option>)}</select>
+          <select id={`${id}-by`} value={by.value} onChange={(event) => (by.value = event.currentTarget.value)}>{groupings.map((grouping) => <option key={grouping} value={grouping}>{grouping}</option>)}</select>
           <label for={`${id}-span`}> over </label>
           <select id={`${id}-span`} value={String(days.value)} onChange={(event) => (days.value = Number(event.currentTarget.value))}>
             {Object.entries(SPANS).map(([label, number]) => <option key={label} value={String(number)}>{label}</option>)}

@@ -20,7 +20,7 @@ const QUESTION: Question = {
   toolInput: { command: "npm test -- --watch=false", description: "Run the tests" }, canAllowForSession: true, sessionRules: ["Bash(npm test:*)"],
 };
 const ASKED: Asked = { question: QUESTION, closed: signal(null), wanted: signal(false) };
-const NOBODY = signal<string | null>(null);
+const NO_OWNER = signal<string | null>(null);
 
 export function Design(): VNode {
   return (
@@ -59,7 +59,7 @@ export function Design(): VNode {
         </section>
         <section>
           <h2>A question</h2>
-          <QuestionCard asked={ASKED} directory="" send={() => Promise.resolve()} owner={NOBODY} />
+          <QuestionCard asked={ASKED} directory="" send={() => Promise.resolve()} owner={NO_OWNER} />
         </section>
         <section>
           <h2>Charts</h2>

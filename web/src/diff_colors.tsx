@@ -51,9 +51,9 @@ export function source(row: Row, partner: Row | undefined, parts: readonly Highl
   const first = before.length;
   const last = first + changed.length;
   return [
-    withColors(before, cutOut(parts, 0, first)),
-    <mark>{withColors(changed, cutOut(parts, first, last))}</mark>,
-    withColors(after, cutOut(parts, last, Infinity)),
+    withColors(before, partsBetween(parts, 0, first)),
+    <mark>{withColors(changed, partsBetween(parts, first, last))}</mark>,
+    withColors(after, partsBetween(parts, last, Infinity)),
   ];
 }
 
@@ -63,7 +63,7 @@ function withColors(text: string, parts: readonly HighlightPart[]): ComponentChi
 }
 
 /** The parts between two offsets. */
-function cutOut(parts: readonly HighlightPart[], from: number, to: number): HighlightPart[] {
+function partsBetween(parts: readonly HighlightPart[], from: number, to: number): HighlightPart[] {
   const found: HighlightPart[] = [];
   let at = 0;
   for (const [classes, text] of parts) {

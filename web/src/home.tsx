@@ -11,19 +11,19 @@ import { useMinutes } from "./list";
 import type { Live } from "./live";
 import { Questions } from "./questions";
 import { QuestionCard } from "./question";
-import { awaitsYou, isWatched, isWorking, needsYou, routeOf, statusWord, titleOf } from "./sessions";
+import { needsYourAnswer, isWatched, isWorking, needsYou, routeOf, statusWord, titleOf } from "./sessions";
 import type { Answer, Question, SessionRow } from "./types";
 import { ago, costOf, dollars, moment, place } from "./words";
 
 const DAYS = 14;
-const NOBODY = signal<string | null>(null);
+const NO_OWNER = signal<string | null>(null);
 
 export function Home({ live }: { live: Live }): VNode {
   useMinutes();
   const rows = live.all();
-  const asking = rows.filter(awaitsYou);
-  const working = rows.filter((row) => isWorking(row) && !awaitsYou(row));
-  const troubled = rows.filter((row) => needsYou(row) && !awaitsYou(row));
+  const asking = rows.filter(needsYourAnswer);
+  const working = rows.filter((row) => isWorking(row) && !needsYourAnswer(row));
+  const needingAttention = rows.filter((row) => needsYou(row) && !needsYourAnswer(row));
   const midnight = new Date().setHours(0, 0, 0, 0);
   const finished = rows.filter((row) => row.inMemory && row.status === "completed" && !row.archived && moment(row.lastUsed) >= midnight);
   return (
@@ -33,7 +33,7 @@ export function Home({ live }: { live: Live }): VNode {
         <a class="button" href="#/new">New session</a>
       </div>
       <Waiting live={live} />
-      <Lines title="Needs attention" rows={troubled} />
+      <Lines title="Needs attention" rows={needingAttention} />
       <Lines title="Working" rows={working} since />
       <Lines title="Finished today" rows={finished} />
       {!rows.length && <p class="hint">No session yet. <a href="#/new">Start one</a>, or start Claude Code in a terminal: its sessions appear here.</p>}
@@ -71,7 +71,7 @@ interface ChangedLines {
 /** Milliseconds after the end of a turn until Claude Code has written its transcript. */
 const WRITTEN = 2000;
 /** Narrower viewports show the session list instead of this page. */
-const SHOWN = "(min-width: 56rem)";
+const WIDE_VIEWPORT = "(min-width: 56rem)";
 /** The changed lines by session and its time of last use. The page requests one at a time. */
 const amounts = new Map<string, ChangedLines>();
 let asked: Promise<unknown> = Promise.resolve();
@@ -81,7 +81,7 @@ function ChangesLink({ row }: { row: SessionRow }): VNode {
   const key = `${row.sessionId} ${row.lastUsed}`;
   const amount = useSignal(amounts.get(key));
   useEffect(() => {
-    if (amounts.has(key) || !matchMedia(SHOWN).matches) return;
+    if (amounts.has(key) || !matchMedia(WIDE_VIEWPORT).matches) return;
     let current = true;
     const ask = async (): Promise<void> => {
       if (!current) return;
@@ -139,7 +139,7 @@ function Waiting({ live }: { live: Live }): VNode | null {
         return (
           <div key={one.question.questionId} class="home-asks">
             <p class="home-of"><a href={`#${routeOf(row.sessionId)}`} dir="auto">{titleOf(row)}</a> <span class="hint">{place(row.directory)}</span></p>
-            <QuestionCard asked={one} directory={row.directory ?? ""} send={send} owner={NOBODY} />
+            <QuestionCard asked={one} directory={row.directory ?? ""} send={send} owner={NO_OWNER} />
           </div>
         );
       })}

@@ -21,7 +21,7 @@ export function ItemView(props: ItemProps): VNode {
     case "tool":
       return <ToolCall {...props} />;
     case "text":
-      return <Said {...props} />;
+      return <AssistantText {...props} />;
     case "thinking":
       return <details class={cx("thinking", found)} hidden={!text} data-item={id}><summary>Thinking</summary><Markdown text={text ?? ""} /></details>;
     default:
@@ -29,7 +29,7 @@ export function ItemView(props: ItemProps): VNode {
   }
 }
 
-function Said({ state, turn, acts }: ItemProps): VNode {
+function AssistantText({ state, turn, acts }: ItemProps): VNode {
   const item = state.item.value;
   useEffect(() => {
     if (item.cut) void acts.whole(turn, state);

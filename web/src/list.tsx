@@ -6,7 +6,7 @@ import { useEffect } from "preact/hooks";
 import { get, messageOf } from "./api";
 import type { Live } from "./live";
 import { MachineSelect } from "./machines";
-import { awaitsYou, isWorking, needsYou, rank, routeOf, statusWord, titleOf } from "./sessions";
+import { needsYourAnswer, isWorking, needsYou, rank, routeOf, statusWord, titleOf } from "./sessions";
 import type { MachineRow, SessionRow } from "./types";
 import { ago, costOf, moment, place } from "./words";
 
@@ -146,7 +146,7 @@ export class SessionList {
 
   /** Shows the number of waiting sessions in the tab title and on the icon of an installed page. */
   private drawTitle(): void {
-    const waiting = this.live.all().filter(awaitsYou).length;
+    const waiting = this.live.all().filter(needsYourAnswer).length;
     const name = this.title.value;
     const title = `${waiting ? `(${waiting}) ` : ""}${name ? `${name.slice(0, 80)} · ` : ""}Claude Code`;
     if (document.title !== title) document.title = title;
@@ -185,14 +185,14 @@ export function SessionNav({ list }: { list: SessionList }): VNode {
   useMinutes();
   const { live } = list;
   live.version.value;
-  const sought = list.text.value.trim();
+  const searchText = list.text.value.trim();
   const rows = list.rows();
   const others = rows.filter((row) => !needsYou(row) && !isWorking(row));
   const next = list.next.value;
   const total = list.total.value;
   // Only the number of sessions that are not loaded is known. Some of them are here before their page is loaded.
   const unread = next === null ? 0 : Math.max(total === null ? 1 : 0, (total ?? 0) - rows.length);
-  const shared = { current: list.current.value, sought };
+  const shared = { current: list.current.value, searchText };
   const nothing = !rows.length && !list.mentioned.value.length && !list.busy.value;
   return (
     <nav class="sessions" aria-label="Sessions" aria-busy={list.busy.value}>
@@ -207,8 +207,8 @@ export function SessionNav({ list }: { list: SessionList }): VNode {
       {live.machines.length > 0
         ? <Fleet list={list} rows={others} {...shared} />
         : <Section title={list.archived.value ? "Archive" : "Sessions"} rows={others} unread={unread} least={total === null} {...shared} />}
-      {sought && <Section title="Found in conversations" rows={list.mentioned.value.map((row) => ({ ...row, ...live.rows.get(row.sessionId), mention: row.mention ?? null }))} {...shared} />}
-      {nothing && <p class="hint">{sought ? "Nothing found." : list.archived.value ? "Nothing is archived." : <>No session yet. <a href="#/new">Start one</a></>}</p>}
+      {searchText && <Section title="Found in conversations" rows={list.mentioned.value.map((row) => ({ ...row, ...live.rows.get(row.sessionId), mention: row.mention ?? null }))} {...shared} />}
+      {nothing && <p class="hint">{searchText ? "Nothing found." : list.archived.value ? "Nothing is archived." : <>No session yet. <a href="#/new">Start one</a></>}</p>}
       <p class="hint" role="status">{list.note.value}</p>
       {next !== null && <button type="button" class="more" onClick={() => void list.load(next)}>Show more</button>}
       <button type="button" class="more quiet" onClick={() => list.toggleArchive()}>{list.archived.value ? "Back to all sessions" : "Archived sessions"}</button>
@@ -221,7 +221,7 @@ interface SectionProps {
   rows: readonly SessionRow[];
   current: string | null;
   /** The searched text. */
-  sought: string;
+  searchText: string;
   /** The number of rows that belong here but are not loaded. */
   unread?: number;
   /** Whether `unread` is only a lower bound. */
@@ -229,7 +229,7 @@ interface SectionProps {
   gone?: boolean;
 }
 
-function Section({ title, rows, current, sought, unread = 0, least = false, gone = false }: SectionProps): VNode | null {
+function Section({ title, rows, current, searchText, unread = 0, least = false, gone = false }: SectionProps): VNode | null {
   if (!rows.length && !gone) return null;
   const known = least && unread ? `${rows.length}+` : (rows.length + unread).toLocaleString("en");
   return (
@@ -237,14 +237,14 @@ function Section({ title, rows, current, sought, unread = 0, least = false, gone
       <h2><span>{title}</span> <span class="number">{rows.length ? known : ""}</span></h2>
       {gone && <p class="hint">{GONE_HINT}</p>}
       <ul class="rows" role="list">
-        {rows.map((row) => <li key={row.sessionId} data-key={row.sessionId}><Row row={row} current={row.sessionId === current} sought={sought} /></li>)}
+        {rows.map((row) => <li key={row.sessionId} data-key={row.sessionId}><Row row={row} current={row.sessionId === current} searchText={searchText} /></li>)}
       </ul>
     </section>
   );
 }
 
 /** The idle sessions by machine. Shows a machine that is gone even if it has no known session. */
-function Fleet({ list, rows, current, sought }: { list: SessionList; rows: readonly SessionRow[]; current: string | null; sought: string }): VNode {
+function Fleet({ list, rows, current, searchText }: { list: SessionList; rows: readonly SessionRow[]; current: string | null; searchText: string }): VNode {
   const machines = new Map<string, MachineRow>(list.live.machines.map((machine) => [machine.id, machine]));
   // A machine that is gone may be known only from its sessions.
   for (const { machineId, machine } of rows) {
@@ -256,18 +256,18 @@ function Fleet({ list, rows, current, sought }: { list: SessionList; rows: reado
     <div class="fleet">
       {[...machines.values()].filter((machine) => !chosen || machine.id === chosen).map((machine) => (
         <Section key={machine.id} title={machine.there ? machine.name : `${machine.name}: gone`} gone={!machine.there}
-          rows={rows.filter((row) => (row.machineId ?? "") === machine.id)} current={current} sought={sought} unread={list.next.value === null ? 0 : 1} least />
+          rows={rows.filter((row) => (row.machineId ?? "") === machine.id)} current={current} searchText={searchText} unread={list.next.value === null ? 0 : 1} least />
       ))}
     </div>
   );
 }
 
-function Row({ row, current, sought }: { row: SessionRow; current: boolean; sought: string }): VNode {
+function Row({ row, current, searchText }: { row: SessionRow; current: boolean; searchText: string }): VNode {
   const ask = row.asks?.[0] ?? row.unanswered;
   const status = statusWord(row);
   return (
     // A search result opens at the match.
-    <a class="row" href={`#${routeOf(row.sessionId)}${sought ? `/find/${encodeURIComponent(sought)}` : ""}`} data-status={row.needs ?? row.status ?? "stored"}
+    <a class="row" href={`#${routeOf(row.sessionId)}${searchText ? `/find/${encodeURIComponent(searchText)}` : ""}`} data-status={row.needs ?? row.status ?? "stored"}
       aria-current={current ? "page" : undefined}>
       <span class="row-head"><span class="title" dir="auto">{row.pinned && "★ "}{titleOf(row)}</span><span class="when">{ago(moment(row.lastUsed))}</span></span>
       {ask && <span class="asks" dir="auto">{ask.description}</span>}
@@ -283,7 +283,7 @@ function Row({ row, current, sought }: { row: SessionRow; current: boolean; soug
 
 /** The number of other sessions that wait for an answer, as a link to the first one; null if there are none. */
 export function NeedsPill({ live, except }: { live: Live; except?: string | null }): VNode | null {
-  const waiting = live.all().filter((row) => awaitsYou(row) && row.sessionId !== except).sort((one, other) => rank(one) - rank(other) || moment(one.lastUsed) - moment(other.lastUsed));
+  const waiting = live.all().filter((row) => needsYourAnswer(row) && row.sessionId !== except).sort((one, other) => rank(one) - rank(other) || moment(one.lastUsed) - moment(other.lastUsed));
   const [first] = waiting;
   if (first === undefined) return null;
   const number = waiting.length;

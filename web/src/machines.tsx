@@ -66,16 +66,16 @@ export function MovePart({ row, machines, moved, fail }: {
 }): VNode | null {
   const id = useFreshId();
   const place = useRef<HTMLDivElement>(null);
-  const goal = useSignal("");
+  const target = useSignal("");
   const busy = useSignal(false);
   const failed = useSignal(false);
   const others = machines.filter((machine) => machine.id !== row.machineId);
   if (!others.some((machine) => machine.there)) return null;
   const move = async (more: { confirm?: boolean }): Promise<void> => {
-    if (!goal.value) return place.current?.querySelector("select")?.focus();
+    if (!target.value) return place.current?.querySelector("select")?.focus();
     busy.value = true;
     try {
-      moved(await moveSession(row.sessionId, goal.value, { ...(isWorking(row) ? { wait: true } : {}), ...more }));
+      moved(await moveSession(row.sessionId, target.value, { ...(isWorking(row) ? { wait: true } : {}), ...more }));
     } catch (error) {
       failed.value = true;
       fail(error);
@@ -85,7 +85,7 @@ export function MovePart({ row, machines, moved, fail }: {
   return (
     <div ref={place}>
       <label for={id}>{row.machine ? `On ${row.machine}; move to` : "Move to"}</label>
-      <MachineSelect id={id} machines={others} any="Choose a machine" value={goal.value} usable={takes} choose={(one) => (goal.value = one)} />
+      <MachineSelect id={id} machines={others} any="Choose a machine" value={target.value} usable={takes} choose={(one) => (target.value = one)} />
       <button type="button" disabled={busy.value} onClick={() => void move({})}>{isWorking(row) ? "Move after this turn" : "Move"}</button>
       {failed.value && <button type="button" class="deny" disabled={busy.value} onClick={() => void move({ confirm: true })}>Move it without its files</button>}
     </div>
@@ -93,12 +93,12 @@ export function MovePart({ row, machines, moved, fail }: {
 }
 
 /** Shown in place of a session whose machine is gone. Calls `moved` after the session has moved to another machine. */
-export function GoneNotice({ id, lost, machines, moved, fail }: {
+export function MachineGoneNotice({ id, lost, machines, moved, fail }: {
   id: string; lost: string; machines: readonly MachineRow[]; moved(to: Moved): void; fail(error: unknown): void;
 }): VNode {
   const going = useSignal("");
   const there = machines.filter(takes);
-  const goOn = (machine: MachineRow): void => {
+  const continueOn = (machine: MachineRow): void => {
     going.value = machine.id;
     moveSession(id, machine.id).then(moved, (error: unknown) => {
       going.value = "";
@@ -113,7 +113,7 @@ export function GoneNotice({ id, lost, machines, moved, fail }: {
         ? "The next message continues it on another machine, with its history and the last saved files. Or choose a machine:"
         : "No other machine is available. The session continues when its machine is back."}</p>
       <div class="actions">
-        {there.map((machine) => <button key={machine.id} type="button" class="allow" disabled={going.value === machine.id} onClick={() => goOn(machine)}>Continue on {machine.name}</button>)}
+        {there.map((machine) => <button key={machine.id} type="button" class="allow" disabled={going.value === machine.id} onClick={() => continueOn(machine)}>Continue on {machine.name}</button>)}
       </div>
     </section>
   );

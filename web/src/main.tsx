@@ -7,7 +7,7 @@ import { setHighlighter } from "./code_block";
 import { Console, START_WORDS } from "./console";
 import { openDrafts } from "./drafts";
 import { Highlight } from "./highlight";
-import { AccountChoice, cameBackInVain, NoAnswer, SignIn, signIn, takeTicket } from "./sign_in";
+import { AccountChoice, signInFailed, NoAnswer, SignIn, signIn, takeTicket } from "./sign_in";
 import type { Me } from "./types";
 
 /** Null until the server has answered who is signed in. */
@@ -16,11 +16,11 @@ const shown = signal<VNode | null>(null);
 async function start(problem = ""): Promise<void> {
   let ways: SignInWays = { token: true, open: false, provider: false };
   shown.value = null;
-  onSignedOut((told) => {
-    ways = told;
+  onSignedOut((offered) => {
+    ways = offered;
     if (shown.peek()?.type === Console) void start();
   });
-  if (cameBackInVain()) problem = "Signing in with your account failed or took too long. Try again.";
+  if (signInFailed()) problem = "Signing in with your account failed or took too long. Try again.";
   const ticket = takeTicket();
   try {
     if (ticket !== null) await signIn({ ticket });
@@ -34,7 +34,7 @@ async function start(problem = ""): Promise<void> {
     openDrafts(me.principal);
     shown.value = <Console me={me} signedOut={() => void start()} />;
   } catch (error) {
-    if (error instanceof ApiError && error.code === "SIGNED_OUT") showDoor(<SignIn ways={ways} problem={problem} done={() => void start()} />);
+    if (error instanceof ApiError && error.code === "SIGNED_OUT") showStartPage(<SignIn ways={ways} problem={problem} done={() => void start()} />);
     else fail(error instanceof ApiError && error.status === 0 ? `No server responds at this address. ${START_WORDS}` : messageOf(error));
   }
 }
@@ -42,16 +42,16 @@ async function start(problem = ""): Promise<void> {
 /** Asks whether to replace the sign-in of another user, who is signed in here. */
 function choose(ticket: string, why: string): void {
   const change = (): void => void signIn({ ticket, replace: true }).then(() => start(), (error: unknown) => start(messageOf(error)));
-  showDoor(<AccountChoice why={why} stay={() => void start()} change={change} />);
+  showStartPage(<AccountChoice why={why} stay={() => void start()} change={change} />);
 }
 
 function fail(why: string): void {
-  showDoor(<NoAnswer why={why} again={() => void start()} />);
+  showStartPage(<NoAnswer why={why} again={() => void start()} />);
   addEventListener("online", () => void start(), { once: true });
 }
 
 /** Shows a page in place of the console: sign-in, choice of account or an error. */
-function showDoor(page: VNode): void {
+function showStartPage(page: VNode): void {
   document.body.dataset["area"] = "sign-in";
   shown.value = page;
 }

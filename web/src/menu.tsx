@@ -5,13 +5,13 @@ import { useSignal, type ReadonlySignal } from "@preact/signals";
 import { type VNode } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { messageOf, post, send, get, sessionPath } from "./api";
-import type { Surroundings } from "./conversation_state";
+import type { PageContext } from "./conversation_state";
 import { MovePart } from "./machines";
 import { modeWords } from "./question";
 import { routeOf } from "./sessions";
 import { TimelinePart } from "./timeline";
 import type { SessionRow } from "./types";
-import { Problem, Twice, useFreshId } from "./ui";
+import { Problem, ConfirmButton, useFreshId } from "./ui";
 import { visible } from "./words";
 
 interface Share {
@@ -21,7 +21,7 @@ interface Share {
 
 interface Props {
   row: ReadonlySignal<SessionRow>;
-  around: Surroundings;
+  pageContext: PageContext;
   /** Called after the session has moved to another machine, with the message to show. */
   moved(id: string, words: string): void;
   jump(turn: number): void;
@@ -54,7 +54,7 @@ export function SessionMenu(props: Props): VNode {
   );
 }
 
-function MenuBody({ row: signal, around, moved, jump, close }: Props & { close(): void }): VNode {
+function MenuBody({ row: signal, pageContext, moved, jump, close }: Props & { close(): void }): VNode {
   // The row as it was when the menu opened: a button must not change its meaning just before the user presses it.
   const row = useRef(signal.value).current;
   const id = useFreshId();
@@ -77,15 +77,15 @@ function MenuBody({ row: signal, around, moved, jump, close }: Props & { close()
   const manage = (action: string, more: object, change: Partial<SessionRow> | null): void => attempt(async () => {
     await post(sessionPath(row.sessionId, "manage"), { action, ...more });
     if (change === null) {
-      around.live.forgetRow(row.sessionId);
-      around.go("/");
+      pageContext.live.forgetRow(row.sessionId);
+      pageContext.go("/");
     } else {
-      around.live.learn([{ sessionId: row.sessionId, ...change }]);
+      pageContext.live.learn([{ sessionId: row.sessionId, ...change }]);
     }
   });
   const fork = (): void => attempt(async () => {
     const made = await post<{ sessionId: string }>(sessionPath(row.sessionId, "fork"));
-    around.go(routeOf(made.sessionId));
+    pageContext.go(routeOf(made.sessionId));
   });
   const download = (format: "markdown" | "html"): void => attempt(async () => {
     const { name: file, text } = await post<{ name: string; text: string }>(sessionPath(row.sessionId, "export"), { format });
@@ -106,7 +106,7 @@ function MenuBody({ row: signal, around, moved, jump, close }: Props & { close()
           {item(row.pinned ? "Unpin" : "Pin", () => manage(row.pinned ? "unpin" : "pin", {}, { pinned: !row.pinned }))}
           {item("Share…", () => (part.value = "share"))}
           {item("Fork", fork)}
-          {around.live.machines.some((machine) => machine.there && machine.id !== row.machineId) && item("Move…", () => (part.value = "move"))}
+          {pageContext.live.machines.some((machine) => machine.there && machine.id !== row.machineId) && item("Move…", () => (part.value = "move"))}
           {item("Export as Markdown", () => download("markdown"))}
           {item("Export as a page", () => download("html"))}
           {item("Print", () => {
@@ -114,8 +114,8 @@ function MenuBody({ row: signal, around, moved, jump, close }: Props & { close()
             print();
           })}
           {item(row.archived ? "Unarchive" : "Archive", () => manage(row.archived ? "unarchive" : "archive", {}, { archived: !row.archived }))}
-          <Twice label="Cancel permanently" again="Yes, cancel it permanently" act={() => attempt(async () => void (await post(sessionPath(row.sessionId, "cancel"))))} />
-          <Twice label="Delete" again="Yes, delete everything" act={() => manage("delete", { confirm: true }, null)} />
+          <ConfirmButton label="Cancel permanently" again="Yes, cancel it permanently" act={() => attempt(async () => void (await post(sessionPath(row.sessionId, "cancel"))))} />
+          <ConfirmButton label="Delete" again="Yes, delete everything" act={() => manage("delete", { confirm: true }, null)} />
         </>
       )}
       {part.value === "rename" && (
@@ -130,10 +130,10 @@ function MenuBody({ row: signal, around, moved, jump, close }: Props & { close()
       )}
       {part.value === "share" && <Sharing id={row.sessionId} fail={fail} />}
       {part.value === "move" && (
-        <MovePart row={row} machines={around.live.machines} fail={fail} moved={({ sessionId, message, machine, machineId, notices }) => {
+        <MovePart row={row} machines={pageContext.live.machines} fail={fail} moved={({ sessionId, message, machine, machineId, notices }) => {
           close();
-          around.live.learn([{ sessionId, machine, machineId }]);
-          around.announce(message);
+          pageContext.live.learn([{ sessionId, machine, machineId }]);
+          pageContext.announce(message);
           moved(sessionId, [message, ...(notices ?? [])].join(" "));
         }} />
       )}
@@ -179,7 +179,7 @@ function Sharing({ id, fail }: { id: string; fail(error: unknown): void }): VNod
 }
 
 /** The mode and model of a session, shown at the composer. */
-export function ModeAndModel({ row, around }: { row: ReadonlySignal<SessionRow>; around: Surroundings }): VNode | null {
+export function ModeAndModel({ row, pageContext }: { row: ReadonlySignal<SessionRow>; pageContext: PageContext }): VNode | null {
   const id = useFreshId();
   const problem = useSignal("");
   const { sessionId, sharedBy, permissionMode, model } = row.value;
@@ -188,15 +188,15 @@ export function ModeAndModel({ row, around }: { row: ReadonlySignal<SessionRow>;
   const manage = (action: "mode" | "model", text: string, change: Partial<SessionRow>): void => {
     problem.value = "";
     post(sessionPath(sessionId, "manage"), { action, text }).then(() => {
-      around.live.learn([{ sessionId, ...change }]);
-      around.announce(`The ${action} was changed.`);
+      pageContext.live.learn([{ sessionId, ...change }]);
+      pageContext.announce(`The ${action} was changed.`);
     }, (error: unknown) => (problem.value = messageOf(error)));
   };
   return (
     <div class="session-chips">
       <Problem>{problem.value}</Problem>
       <select aria-label="Permissions" value={current} onChange={(event) => manage("mode", event.currentTarget.value, { permissionMode: event.currentTarget.value })}>
-        {[...new Set([...around.modes, current])].map((mode) => <option key={mode} value={mode}>{`${mode}: ${modeWords(mode)}`}</option>)}
+        {[...new Set([...pageContext.modes, current])].map((mode) => <option key={mode} value={mode}>{`${mode}: ${modeWords(mode)}`}</option>)}
       </select>
       <input type="text" aria-label="Model" autocomplete="off" spellcheck={false} placeholder="default model" list={`${id}-models`} defaultValue={model ?? ""} key={model ?? ""}
         onChange={(event) => manage("model", event.currentTarget.value.trim(), { model: event.currentTarget.value.trim() || null })} />

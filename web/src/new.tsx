@@ -18,7 +18,7 @@ import { useFreshId } from "./ui";
 const LAST_DIRECTORY = "claude-code-mcp.directory";
 /** The scope under which the draft of the task is stored. */
 const SCOPE = "new";
-const UNSURE = "The server cannot be reached, so it is not known whether the session was started. Starting it again is safe: it is started only once.";
+const DELIVERY_UNKNOWN = "The server cannot be reached, so it is not known whether the session was started. Starting it again is safe: it is started only once.";
 
 export function NewSession({ me, live, go }: { me: Me; live: Live; go(route: string): void }): VNode {
   const id = useFreshId();
@@ -33,7 +33,7 @@ export function NewSession({ me, live, go }: { me: Me; live: Live; go(route: str
   const amount = useRef<HTMLInputElement>(null);
   const composer = useMemo(() => new Composer({
     scope: () => SCOPE,
-    unsure: UNSURE,
+    unsure: DELIVERY_UNKNOWN,
     // Completing files and commands of a directory needs one of the user's own sessions in it.
     completes: () => [...live.rows.values()].find((row) => row.directory === directory.peek().trim() && !row.sharedBy)?.sessionId ?? null,
     say: async ({ text, images, key }) => {

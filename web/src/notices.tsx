@@ -67,13 +67,13 @@ export function UnansweredNotice({ missed, say }: { missed: NonNullable<SessionR
 }
 
 /** Whether there is a notice to show. */
-export function notable(row: SessionRow): boolean {
+export function hasNotice(row: SessionRow): boolean {
   return !isWatched(row) && ((row.needs === "unanswered" && Boolean(row.unanswered)) || (row.status === "limit_reached" && Boolean(row.limit)));
 }
 
 export function Notices({ row, say }: { row: ReadonlySignal<SessionRow>; say: (text: string) => Promise<void> }): VNode | null {
   const now = row.value;
-  if (!notable(now)) return null;
+  if (!hasNotice(now)) return null;
   return (
     <>
       <LimitNotice row={now} mayChange={!now.sharedBy} />

@@ -18,7 +18,7 @@ import { duration, visible } from "./words";
 export type SendAnswer = (question: Question, answer: Answer) => Promise<void>;
 
 /** Milliseconds after a layout change in which a press was meant for what was there before. */
-const TOO_SOON = 400;
+const PRESS_GUARD_MS = 400;
 /** Increments when a question is removed and the ones after it move up. */
 export const moves = signal(0);
 /** Increments when a lost connection is back. */
@@ -125,7 +125,7 @@ interface BodyProps {
   busy: boolean;
   owner: string | null;
   answer(given: Answer): void;
-  complain(why: string): void;
+  showProblem(why: string): void;
 }
 
 /** The content to decide on, then the buttons. The buttons that allow something appear after all of the content has been
@@ -166,11 +166,11 @@ function Decision({ body, parts, form = "", content, refuse, children }: {
   );
 }
 
-/** Whether `state` has been the same for TOO_SOON milliseconds. */
+/** Whether `state` has been the same for PRESS_GUARD_MS milliseconds. */
 function useSettled(state: string): boolean {
   const settled = useSignal("");
   useEffect(() => {
-    const timer = setTimeout(() => (settled.value = state), TOO_SOON);
+    const timer = setTimeout(() => (settled.value = state), PRESS_GUARD_MS);
     return () => clearTimeout(timer);
   }, [state]);
   return settled.value === state;
@@ -357,13 +357,13 @@ function WrittenPlan({ plan }: { plan: string }): VNode {
 // -- questions and forms ------------------------------------------------------------------------------------------------
 
 function UserQuestion(body: BodyProps): VNode {
-  const { question, answer, complain } = body;
+  const { question, answer, showProblem } = body;
   const choices = question.choices ?? [];
   const parts = useRef<Part[]>([]);
   const submit = (): void => {
     const open = parts.current.find((part) => part.problem());
     if (open === undefined) return answer({ decision: "allow", answers: parts.current.map((part) => part.value()) });
-    complain(choices.length > 1 ? "Please answer every question." : "Please choose an answer or write one.");
+    showProblem(choices.length > 1 ? "Please answer every question." : "Please choose an answer or write one.");
     open.focus();
   };
   return (
@@ -376,14 +376,14 @@ function UserQuestion(body: BodyProps): VNode {
 }
 
 function FormQuestion(body: BodyProps): VNode {
-  const { question, answer, complain } = body;
+  const { question, answer, showProblem } = body;
   const form = question.form as Form;
   const choices = (question.choices ?? []).filter((choice) => choice.field);
   const parts = useRef<Part[]>([]);
   const submit = (): void => {
     const wrong = parts.current.find((part) => part.problem());
     if (wrong === undefined) return answer({ decision: "allow", answers: choices.length ? parts.current.map((part) => part.value()) : ["Yes"] });
-    complain(wrong.problem());
+    showProblem(wrong.problem());
     wrong.focus();
   };
   return (
@@ -416,7 +416,7 @@ function ChoicePart({ choice, register }: { choice: Choice; register: (part: Par
     return choice.several ? chosen : (chosen[0] as string);
   };
   register({ value, problem: () => (value().length || choice.field?.required === false ? "" : "open"), focus: () => (boxes()[0] ?? other.current)?.focus() });
-  const tickOther = (): void => {
+  const selectOther = (): void => {
     const box = boxes().find((one) => one.value === OTHER);
     if (box !== undefined) box.checked = other.current?.value.trim() !== "";
   };
@@ -431,7 +431,7 @@ function ChoicePart({ choice, register }: { choice: Choice; register: (part: Par
           <span dir="auto"><span class="label">{visible(row.label)}</span>{row.description && row.description !== row.label && <span class="description">{visible(row.description)}</span>}</span>
         </label>
       ))}
-      <input type="text" class="other" autocomplete="off" dir="auto" ref={other} aria-label={free ? choice.question : "Another answer"} onInput={tickOther} />
+      <input type="text" class="other" autocomplete="off" dir="auto" ref={other} aria-label={free ? choice.question : "Another answer"} onInput={selectOther} />
     </fieldset>
   );
 }

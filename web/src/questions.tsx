@@ -6,7 +6,7 @@ import { moves, QuestionCard, type Asked, type SendAnswer } from "./question";
 import type { Question } from "./types";
 
 /** Milliseconds for which the page shows why a question was closed. */
-const SAID = 8000;
+const CLOSED_SHOWN_MS = 8000;
 
 export class Questions {
   readonly shown: Signal<readonly Asked[]> = signal([]);
@@ -33,7 +33,7 @@ export class Questions {
       this.shown.value = this.shown.value.filter((one) => one !== asked);
       moves.value += 1;
     };
-    if (why) setTimeout(remove, SAID);
+    if (why) setTimeout(remove, CLOSED_SHOWN_MS);
     else remove();
   }
 }

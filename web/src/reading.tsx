@@ -13,7 +13,7 @@ const COLUMNS = 8;
 const FRAMED = window !== window.parent;
 const ASK_AGAIN = 250;
 
-const TOUCHES = ["pointerdown", "wheel", "touchmove", "keydown"] as const;
+const USER_EVENTS = ["pointerdown", "wheel", "touchmove", "keydown"] as const;
 
 interface Area {
   top: number;
@@ -35,7 +35,7 @@ export interface Reading {
   /** Whether the user has not pressed or scrolled since the content appeared. */
   untouched(): boolean;
   /** Scrolls to the next unread part. */
-  goOn(): void;
+  scrollToUnread(): void;
 }
 
 /** Tracks which parts of the section that contains `end` were on screen. `parts` is the content: after a change, the
@@ -46,17 +46,17 @@ export function useReading(parts: readonly unknown[], form = ""): Reading {
   const left = useSignal(1);
   const where = useSignal<Reading["where"]>("below");
   const touched = useRef(false);
-  const seen = useRef({ laidOut: "", columns: [] as Spans[] });
+  const seen = useRef({ layoutKey: "", columns: [] as Spans[] });
   /** The visible part of the section in the frame, as the observer last reported it. */
   const inFrame = useRef<Area | null>(null);
   const look = (): void => {
     const element = end.current;
     if (element === null || left.value === 0 || document.visibilityState === "hidden") return;
-    const area = FRAMED ? inFrame.current : shownArea(element);
+    const area = FRAMED ? inFrame.current : visibleArea(element);
     if (area === null) return;
     const section = sectionOf(element).getBoundingClientRect();
-    const laidOut = `${section.width} ${form}`;
-    if (seen.current.laidOut !== laidOut) seen.current = { laidOut, columns: Array.from({ length: COLUMNS }, () => []) };
+    const layoutKey = `${section.width} ${form}`;
+    if (seen.current.layoutKey !== layoutKey) seen.current = { layoutKey, columns: Array.from({ length: COLUMNS }, () => []) };
     const [from, to] = [area.top - section.top, Math.min(area.bottom, buttonsTop(element)) - section.top];
     const column = section.width / COLUMNS;
     seen.current.columns = seen.current.columns.map((spans, at) => {
@@ -65,21 +65,21 @@ export function useReading(parts: readonly unknown[], form = ""): Reading {
     });
     const whole = element.getBoundingClientRect().bottom - section.top;
     const gaps = seen.current.columns.map((spans) => gapsOf(spans, whole));
-    const pixels = Math.max(...gaps.map((all) => all.reduce((sum, gap) => sum + gap[1] - gap[0], 0)), isUnmade(element) ? LINE : 0);
+    const pixels = Math.max(...gaps.map((all) => all.reduce((sum, gap) => sum + gap[1] - gap[0], 0)), isUnrendered(element) ? LINE : 0);
     const first = Math.min(...gaps.flatMap((all) => all.map((gap) => gap[0])));
     where.value = first < from - 1 ? "above" : first < to - 1 ? "beside" : "below";
     left.value = Math.ceil(pixels / LINE);
   };
   useLayoutEffect(() => {
     left.value = 1;
-    seen.current = { laidOut: "", columns: [] };
+    seen.current = { layoutKey: "", columns: [] };
   }, parts);
   useLayoutEffect(() => {
     const element = end.current;
     if (element === null) return;
     let frame = 0;
     const touch = (): void => void (touched.current = true);
-    for (const name of TOUCHES) addEventListener(name, touch, { capture: true, passive: true });
+    for (const name of USER_EVENTS) addEventListener(name, touch, { capture: true, passive: true });
     const later = (): void => {
       if (FRAMED) return; // the observer reports it instead
       frame ||= requestAnimationFrame(() => {
@@ -110,7 +110,7 @@ export function useReading(parts: readonly unknown[], form = ""): Reading {
     return () => {
       cancelAnimationFrame(frame);
       clearInterval(ask);
-      for (const name of TOUCHES) removeEventListener(name, touch, { capture: true });
+      for (const name of USER_EVENTS) removeEventListener(name, touch, { capture: true });
       observer.disconnect();
       sized.disconnect();
       removeEventListener("scroll", later, { capture: true });
@@ -120,7 +120,7 @@ export function useReading(parts: readonly unknown[], form = ""): Reading {
       document.removeEventListener("visibilitychange", later);
     };
   }, [...parts, form]);
-  const goOn = (): void => {
+  const scrollToUnread = (): void => {
     const element = end.current;
     if (element === null) return;
     const section = sectionOf(element);
@@ -128,13 +128,13 @@ export function useReading(parts: readonly unknown[], form = ""): Reading {
     const whole = element.getBoundingClientRect().bottom - top;
     const next = Math.min(whole, ...seen.current.columns.flatMap((spans) => gapsOf(spans, whole).map((gap) => gap[0])));
     if (FRAMED) return scrollFrameTo(section, next);
-    const area = shownArea(element);
+    const area = visibleArea(element);
     const bottom = Math.min(area.bottom, buttonsTop(element));
     // One screen at a time, with an overlap of two lines, so that nothing is skipped.
     const step = top + next - area.top - Math.min(2 * LINE, (bottom - area.top) / 3);
     scrollerOf(element).scrollBy({ top: Math.min(step, Math.max(top + whole + 4 - bottom, LINE)) });
   };
-  return { end, left: left.value, where: where.value, untouched: () => !touched.current, goOn };
+  return { end, left: left.value, where: where.value, untouched: () => !touched.current, scrollToUnread };
 }
 
 /** Adds a span and joins it with those that it touches. */
@@ -158,7 +158,7 @@ function gapsOf(spans: Spans, whole: number): [number, number][] {
 }
 
 /** The part of the element's scroll container that is on screen. */
-function shownArea(element: Element): Area {
+function visibleArea(element: Element): Area {
   const scroller = scrollerOf(element);
   const view = visualViewport;
   const screen = view === null || view.scale <= 1 ? { top: 0, bottom: innerHeight, left: 0, right: innerWidth }
@@ -174,7 +174,7 @@ function buttonsTop(element: Element): number {
 }
 
 /** Whether rows before the end are not rendered yet. */
-function isUnmade(element: Element): boolean {
+function isUnrendered(element: Element): boolean {
   return sectionOf(element).querySelector("[data-unmade]") !== null;
 }
 
@@ -201,7 +201,7 @@ const ARROWS = { below: "↓ ", above: "↑ ", beside: "" } as const;
 /** Replaces the buttons that allow something: says how much is left to read and scrolls there. */
 export function LinesLeft({ reading }: { reading: Reading }): VNode {
   return (
-    <button type="button" class="lines-left" onClick={reading.goOn}>
+    <button type="button" class="lines-left" onClick={reading.scrollToUnread}>
       <span aria-hidden="true">{ARROWS[reading.where]}</span>
       {reading.left === 1 ? "1 more line" : `${reading.left.toLocaleString("en")} more lines`}{reading.where === "beside" && ", to the left or right"}
     </button>

@@ -82,8 +82,8 @@ export function Servers({ live }: { live: Live }): VNode {
     }
   };
   const signIn = async (server: Server): Promise<void> => {
-    const told = await act(server, "authenticate");
-    if (told?.url) signingIn.value = new Map([...signingIn.peek(), [queryOf(server), told.url]]);
+    const reply = await act(server, "authenticate");
+    if (reply?.url) signingIn.value = new Map([...signingIn.peek(), [queryOf(server), reply.url]]);
   };
   const finish = async (server: Server, redirect: string): Promise<void> => {
     if (await act(server, "authenticate", { redirect })) end(queryOf(server));
@@ -91,7 +91,7 @@ export function Servers({ live }: { live: Live }): VNode {
   useEffect(() => {
     /** Shows the result of a sign-in when the user returns from its page: at once if it is complete, otherwise as
      * soon as it is. The server waits for that. */
-    const comeBack = async (): Promise<void> => {
+    const onReturn = async (): Promise<void> => {
       if (waiting.current) return;
       waiting.current = true;
       for (;;) {
@@ -103,7 +103,7 @@ export function Servers({ live }: { live: Live }): VNode {
       }
       waiting.current = false;
     };
-    const listen = (): void => void comeBack();
+    const listen = (): void => void onReturn();
     addEventListener("focus", listen);
     void load();
     return () => {

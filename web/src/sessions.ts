@@ -34,7 +34,7 @@ export function needsYou(row: SessionRow): boolean {
 }
 
 /** Whether the session waits for this user's answer. */
-export function awaitsYou(row: SessionRow): boolean {
+export function needsYourAnswer(row: SessionRow): boolean {
   return needsYou(row) && (row.needs === "question" || row.needs === "unanswered");
 }
 

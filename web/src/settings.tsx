@@ -8,7 +8,7 @@ import { clearDrafts } from "./drafts";
 import type { Live } from "./live";
 import { pushProblem, subscription, switchOff, switchOn } from "./push";
 import type { Me } from "./types";
-import { Problem, Twice, useFreshId } from "./ui";
+import { Problem, ConfirmButton, useFreshId } from "./ui";
 import { ViewHead } from "./view_head";
 import { ago, moment } from "./words";
 
@@ -60,7 +60,7 @@ export function Settings({ me, live, signedOut }: { me: Me; live: Live; signedOu
           <p class="hint">Signed in as {me.principal}. Version {me.version}.</p>
           <div class="actions">
             <button type="button" onClick={() => attempt(() => leave(false), signedOut)}>Sign out</button>
-            <Twice label="Sign out everywhere" again="Yes, sign out everywhere" act={() => attempt(() => leave(true), signedOut)} />
+            <ConfirmButton label="Sign out everywhere" again="Yes, sign out everywhere" act={() => attempt(() => leave(true), signedOut)} />
           </div>
         </section>
       </div>

@@ -15,7 +15,7 @@ export function takeTicket(): string | null {
 }
 
 /** Whether the browser was sent back here after a failed sign-in at the provider. */
-export function cameBackInVain(): boolean {
+export function signInFailed(): boolean {
   if (location.hash !== "#sign-in-failed") return false;
   history.replaceState(null, "", "/#/");
   return true;
@@ -26,7 +26,7 @@ export async function signIn(proof: { ticket?: string; token?: string; replace?:
   signedIn(answer.csrf);
 }
 
-function Door({ children }: { children: ComponentChildren }): VNode {
+function StartPage({ children }: { children: ComponentChildren }): VNode {
   const heading = useRef<HTMLHeadingElement>(null);
   useEffect(() => heading.current?.focus(), []);
   return <main class="sign-in" id="main"><h1 tabIndex={-1} ref={heading}>Claude Code</h1>{children}</main>;
@@ -44,7 +44,7 @@ export function SignIn({ ways, problem, done }: { ways: SignInWays; problem: str
     });
   };
   return (
-    <Door>
+    <StartPage>
       <Problem>{why.value}</Problem>
       {ways.provider && <p><button type="button" class="allow" onClick={() => location.assign("/sign-in")}>Sign in with your account</button></p>}
       <p>{ways.provider ? "Or run " : "Run "}<code>claude-code-mcp web</code> where the server runs, and open the link that it prints or scan its code.</p>
@@ -55,26 +55,26 @@ export function SignIn({ ways, problem, done }: { ways: SignInWays; problem: str
         </p>
       )}
       {(ways.open || ways.token) && <button type="button" class="allow" onClick={submit}>Sign in</button>}
-    </Door>
+    </StartPage>
   );
 }
 
 /** Asks before a link for another account replaces the sign-in: its sender may want the user to use that account. */
 export function AccountChoice({ why, stay, change }: { why: string; stay(): void; change(): void }): VNode {
   return (
-    <Door>
+    <StartPage>
       <p role="alert">{why}</p>
       <div class="actions">
         <button type="button" class="allow" onClick={stay}>Stay signed in</button>
         <button type="button" onClick={change}>Switch accounts</button>
       </div>
-    </Door>
+    </StartPage>
   );
 }
 
 /** The page that appears if the server did not say who the user is. */
 export function NoAnswer({ why, again }: { why: string; again(): void }): VNode {
-  return <Door><Problem>{why}</Problem><button type="button" class="allow" onClick={again}>Try again</button></Door>;
+  return <StartPage><Problem>{why}</Problem><button type="button" class="allow" onClick={again}>Try again</button></StartPage>;
 }
 
 /** The name of this browser in the list of sign-ins. */

@@ -14,7 +14,7 @@ export interface StreamHandlers {
   line(state: Line): void;
 }
 
-const SILENCE = 45_000;
+const MAX_SILENCE_MS = 45_000;
 const MIN_PAUSE = 500;
 const MAX_PAUSE = 15_000;
 const HIDDEN_FOR = 60_000;
@@ -106,7 +106,7 @@ export class EventStream {
 
   private listenForSilence(): void {
     clearTimeout(this.watchdog);
-    this.watchdog = setTimeout(() => this.aborter?.abort(), SILENCE);
+    this.watchdog = setTimeout(() => this.aborter?.abort(), MAX_SILENCE_MS);
   }
 
   private async read(body: ReadableStream<Uint8Array>, signal: AbortSignal): Promise<void> {

@@ -143,20 +143,20 @@ function summary(item: Item): string {
 }
 
 /** A run of calls that only look at something, collapsed to one line. */
-export function Looks({ run, turn, acts }: Omit<ItemProps, "state"> & { run: readonly ItemState[] }): VNode {
+export function ReadCalls({ run, turn, acts }: Omit<ItemProps, "state"> & { run: readonly ItemState[] }): VNode {
   const open = run.some((one) => one.runOpen.value);
   return (
     <details class="looks" open={open} onToggle={({ currentTarget }) => {
       if (currentTarget.open !== open) for (const one of run) one.runOpen.value = currentTarget.open;
     }}>
-      <summary>{lookWords(run.map(({ item }) => item.value))}</summary>
+      <summary>{readCallWords(run.map(({ item }) => item.value))}</summary>
       <div class="looks-body">{run.map((one) => <ItemView key={one.id} state={one} turn={turn} acts={acts} />)}</div>
     </details>
   );
 }
 
 /** Summarizes a run of looks, such as “Read 3 files, searched 2 times”. */
-function lookWords(items: readonly Item[]): string {
+function readCallWords(items: readonly Item[]): string {
   const reads = items.filter(({ name }) => READS.has(name ?? "")).length;
   const pages = items.filter(({ name }) => PAGES.has(name ?? "")).length;
   const searches = items.length - reads - pages;

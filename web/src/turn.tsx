@@ -7,7 +7,7 @@ import type { Margin } from "./line_selection";
 import { ItemView } from "./item";
 import { WrittenMarkdown } from "./markdown";
 import { Prompt } from "./prompt";
-import { Looks } from "./tool";
+import { ReadCalls } from "./tool";
 import { ItemState, type Ending, type TurnState } from "./turn_state";
 import type { TurnWindow } from "./turn_window";
 import type { Turn } from "./types";
@@ -76,7 +76,7 @@ function Items({ state, acts }: { state: TurnState; acts: TurnActs }): VNode {
   return (
     <div class="items">
       {state.rows.value.map((row) => (row instanceof ItemState ? <ItemView key={row.id} state={row} turn={state} acts={acts} />
-        : <Looks key={`looks ${row[0]?.id}`} run={row} turn={state} acts={acts} />))}
+        : <ReadCalls key={`looks ${row[0]?.id}`} run={row} turn={state} acts={acts} />))}
       <Now state={state} />
     </div>
   );
@@ -85,11 +85,11 @@ function Items({ state, acts }: { state: TurnState; acts: TurnActs }): VNode {
 /** The thinking, or the text that Claude is writing. */
 function Now({ state }: { state: TurnState }): VNode {
   const writing = state.writing.value;
-  const thought = state.thought.value;
+  const thinking = state.thinkingText.value;
   return (
     <>
       {writing !== null && <div class="said writing"><WrittenMarkdown {...writing} /></div>}
-      {thought !== null && <div class="thinking-now"><p class="note busy">Thinking…</p><p class="thought">{thought}</p></div>}
+      {thinking !== null && <div class="thinking-now"><p class="note busy">Thinking…</p><p class="thought">{thinking}</p></div>}
     </>
   );
 }
@@ -112,19 +112,19 @@ function Foot({ state, acts }: { state: TurnState; acts: TurnActs }): VNode {
   };
   return (
     <div class="turn-foot">
-      {ending !== null && !state.cutEnd.value && <p class={cx("ending", isBad(ending) && "bad")}>{problem.value || endingWords(ending, lastWords(state))}</p>}
+      {ending !== null && !state.cutEnd.value && <p class={cx("ending", isFailure(ending) && "bad")}>{problem.value || endingWords(ending, lastText(state))}</p>}
       {ending !== null && acts.again && again.value && PASSING.has(ending.code) && <button type="button" class="again" disabled={busy.value} onClick={() => void tryAgain()}>Try again</button>}
       {!state.live.value && answer && <CopyButton text={() => answer} label="Copy answer" class="quiet copy-answer" />}
     </div>
   );
 }
 
-function isBad({ code }: Ending): boolean {
+function isFailure({ code }: Ending): boolean {
   return !["completed", "interrupted"].includes(code);
 }
 
 /** The last text of a turn. */
-function lastWords(state: TurnState): string {
+function lastText(state: TurnState): string {
   return state.items.value.findLast(({ item }) => item.value.kind === "text")?.item.value.text?.trim() ?? "";
 }
 
@@ -133,5 +133,5 @@ function endingWords(ending: Ending, last: string): string {
   const { code, durationMs, costUsd } = ending;
   const detail = ending.detail ?? "";
   const said = last && detail && (detail.includes(last) || last.includes(detail));
-  return [ENDINGS[code] ?? code.replace(/_/g, " "), isBad(ending) && !said ? detail : "", durationMs ? duration(durationMs) : "", dollars(costUsd)].filter(Boolean).join(" · ");
+  return [ENDINGS[code] ?? code.replace(/_/g, " "), isFailure(ending) && !said ? detail : "", durationMs ? duration(durationMs) : "", dollars(costUsd)].filter(Boolean).join(" · ");
 }

@@ -27,7 +27,7 @@ export function continued(writing: Writing | null, fragment: string): Writing {
   return end ? { settled: [...settled, text.slice(0, end)], rest: text.slice(end) } : { settled, rest: text };
 }
 
-const SHORT_PAUSE = 50;
+const MIN_TIMER_MS = 50;
 const MAX_PAUSE = 1000;
 /** How many of the last characters of the thinking are shown while Claude thinks. */
 const MAX_THOUGHT = 2000;
@@ -63,7 +63,7 @@ export class ItemState {
   }
 
   /** Whether it is a call that only looks at something. */
-  get isLook(): boolean {
+  get isReadCall(): boolean {
     const { kind, name, status } = this.item.value;
     return kind === "tool" && [READS, SEARCHES, PAGES].some((looks) => looks.has(name ?? "")) && status !== "error" && status !== "denied";
   }
@@ -91,7 +91,7 @@ export class TurnState {
   readonly cutStart = signal(false);
   readonly cutEnd = signal(false);
   readonly writing = signal<Writing | null>(null);
-  readonly thought = signal<string | null>(null);
+  readonly thinkingText = signal<string | null>(null);
   readonly ending = signal<Ending | null>(null);
   /** Budget warnings: little of a budget is left since this turn. */
   readonly warnings = signal<readonly string[]>([]);
@@ -104,7 +104,7 @@ export class TurnState {
   /** Ids of items that are not on the page: updates to them are ignored. */
   private readonly absent = new Set<string>();
   private unwritten = "";
-  private unthought = "";
+  private unshownThinking = "";
   private frame = 0;
   private timer: ReturnType<typeof setTimeout> | undefined;
 
@@ -224,12 +224,12 @@ export class TurnState {
   /** Takes a fragment of the text that Claude is writing. The page shows new fragments at most once per frame. It parses
    * a long block again after every change, so the longer the block, the less often it is updated. */
   write(kind: string, text: string): void {
-    if (kind === "thinking") this.unthought += text;
+    if (kind === "thinking") this.unshownThinking += text;
     else if (kind === "text") this.unwritten += text;
     else return;
     if (this.frame || this.timer !== undefined) return;
     const pause = Math.min((this.writing.peek()?.rest.length ?? 0) / 50, MAX_PAUSE);
-    if (pause > SHORT_PAUSE) this.timer = setTimeout(() => this.show(), pause);
+    if (pause > MIN_TIMER_MS) this.timer = setTimeout(() => this.show(), pause);
     else this.frame = requestAnimationFrame(() => this.show());
   }
 
@@ -239,12 +239,12 @@ export class TurnState {
     batch(() => {
       if (this.unwritten) {
         this.writing.value = continued(this.writing.peek(), this.unwritten);
-        this.thought.value = null;
-      } else if (this.unthought) {
-        this.thought.value = ((this.thought.peek() ?? "") + this.unthought).slice(-MAX_THOUGHT);
+        this.thinkingText.value = null;
+      } else if (this.unshownThinking) {
+        this.thinkingText.value = ((this.thinkingText.peek() ?? "") + this.unshownThinking).slice(-MAX_THOUGHT);
       }
     });
-    this.unwritten = this.unthought = "";
+    this.unwritten = this.unshownThinking = "";
   }
 
   /** Clears the text that Claude was writing: the complete item has arrived, or the text is void. */
@@ -253,9 +253,9 @@ export class TurnState {
     clearTimeout(this.timer);
     this.frame = 0;
     this.timer = undefined;
-    this.unwritten = this.unthought = "";
+    this.unwritten = this.unshownThinking = "";
     this.writing.value = null;
-    this.thought.value = null;
+    this.thinkingText.value = null;
   }
 
   // -- progress and end ---------------------------------------------------------------------------------------------------
@@ -296,7 +296,7 @@ function withRuns(items: readonly ItemState[]): (ItemState | readonly ItemState[
     run = [];
   };
   for (const item of items) {
-    if (item.isLook) run.push(item);
+    if (item.isReadCall) run.push(item);
     else {
       fold();
       rows.push(item);
@@ -308,6 +308,6 @@ function withRuns(items: readonly ItemState[]): (ItemState | readonly ItemState[
 
 /** Merges an update into an item: the result of a call arrives without the call. */
 function merged(item: Item, news: Item): Item {
-  const told = Object.entries(news).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return { ...item, ...Object.fromEntries(told) };
+  const values = Object.entries(news).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return { ...item, ...Object.fromEntries(values) };
 }

@@ -24,7 +24,7 @@ export interface WindowOptions {
   /** The subagent whose conversation this is; absent for the session's own conversation. */
   agent?: string;
   /** Called when the newest turn is on the page again: follows the events from their current position. */
-  atTheEnd(): Promise<void>;
+  onNewestShown(): Promise<void>;
   /** The images and documents of a message that this page sent. */
   sent?(messageId: string): readonly string[];
 }
@@ -133,7 +133,7 @@ export class TurnWindow {
     if (item !== undefined) item.markFound();
     else turn?.markFound();
     const place = item === undefined ? `[data-turn="${number}"]` : `[data-item="${CSS.escape(item.id)}"]`;
-    whenDrawn(() => this.scroller.current?.querySelector(place)?.scrollIntoView({ block: item === undefined ? "start" : "center" }));
+    afterRender(() => this.scroller.current?.querySelector(place)?.scrollIntoView({ block: item === undefined ? "start" : "center" }));
   }
 
   /** Removes everything, to start again at the end. */
@@ -185,7 +185,7 @@ export class TurnWindow {
   loadLater(): Promise<void> {
     return this.once(async () => {
       const { last } = this;
-      if (last === undefined) return this.options.atTheEnd();
+      if (last === undefined) return this.options.onNewestShown();
       const cut = last.cutEnd.peek();
       const page = await this.fetch(`limit=1&before=${last.number + (cut ? 1 : 2)}`);
       const [turn] = page.turns;
@@ -197,7 +197,7 @@ export class TurnWindow {
       });
       const whole = this.last !== undefined && !this.last.cutEnd.peek() && this.last.number >= page.total;
       this.cutEnd.value = !whole;
-      if (whole) await this.options.atTheEnd();
+      if (whole) await this.options.onNewestShown();
     });
   }
 
@@ -244,7 +244,7 @@ export class TurnWindow {
     const read = [...(scroller?.querySelectorAll<HTMLElement>("[data-item]") ?? [])].find((item) => item.getBoundingClientRect().bottom > top);
     const before = read?.getBoundingClientRect().bottom ?? 0;
     batch(change);
-    whenDrawn(() => {
+    afterRender(() => {
       // Query the element again: it may have been recreated inside a run of calls.
       const now = read === undefined ? null : scroller?.querySelector(`[data-item="${CSS.escape(read.dataset["item"] ?? "")}"]`);
       if (scroller && now) scroller.scrollTop += now.getBoundingClientRect().bottom - before;
@@ -253,7 +253,7 @@ export class TurnWindow {
 }
 
 /** Calls `act` when changed signals are on the page: components render in a microtask that the change has queued. */
-export function whenDrawn(act: () => void): void {
+export function afterRender(act: () => void): void {
   queueMicrotask(act);
 }
 

@@ -5,10 +5,10 @@ import type { QuestionKind, ServerRow } from "./server_types";
 export type { PlanUsage, QuestionKind, Status, Timeline, TurnTime, WaitTime } from "./server_types";
 
 /** A row in which every value may be absent, because this response does not include it. */
-type Told<Row> = { [Name in keyof Row]?: Row[Name] | null };
+type Nullable<Row> = { [Name in keyof Row]?: Row[Name] | null };
 
 /** A session as the page knows it, from one or several responses of the server. */
-export interface SessionRow extends Told<Omit<ServerRow, "sessionId">> {
+export interface SessionRow extends Nullable<Omit<ServerRow, "sessionId">> {
   sessionId: string;
   /** The machine that has the session, in a fleet. */
   machine?: string | null;

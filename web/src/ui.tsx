@@ -36,12 +36,12 @@ export function CopyButton({ text, label = "Copy", class: name }: { text: () => 
 }
 
 /** A button that acts on the second press. */
-export function Twice({ label, again, act }: { label: string; again: string; act(): void }): VNode {
-  const sure = useSignal(false);
+export function ConfirmButton({ label, again, act }: { label: string; again: string; act(): void }): VNode {
+  const confirming = useSignal(false);
   useEffect(() => {
-    if (!sure.value) return;
-    const timer = setTimeout(() => (sure.value = false), 5000);
+    if (!confirming.value) return;
+    const timer = setTimeout(() => (confirming.value = false), 5000);
     return () => clearTimeout(timer);
-  }, [sure.value]);
-  return <button type="button" class="deny" onClick={() => (sure.value ? act() : (sure.value = true))}>{sure.value ? again : label}</button>;
+  }, [confirming.value]);
+  return <button type="button" class="deny" onClick={() => (confirming.value ? act() : (confirming.value = true))}>{confirming.value ? again : label}</button>;
 }

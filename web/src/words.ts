@@ -54,7 +54,7 @@ export function place(path: string | null | undefined): string {
 const EMOJI = "[\\u00a9\\u00ae\\u203c\\u2049\\u2122\\u2139\\u2190-\\u27ff\\u2900-\\u2bff\\u3030\\u303d\\u3297\\u3299\\u{1f000}-\\u{1faff}]";
 const JOINING = "[\\u0600-\\u08ff\\u0900-\\u0dff\\u1000-\\u109f\\u1780-\\u17b3\\u17b6-\\u180a\\u1820-\\u18af]";
 /** The places where an invisible character belongs to a visible one and stays. */
-const BELONGS = [
+const KEPT_INVISIBLE = [
   `(?<=${EMOJI}\\ufe0f?)\\u200d(?=${EMOJI})`, // joined emoji: a family, a profession
   `(?<=${JOINING})[\\u200c\\u200d](?=${JOINING})`, // as in Persian and Hindi
   `(?<=${EMOJI})\\ufe0f`, // a character shown as a color emoji
@@ -64,7 +64,7 @@ const BELONGS = [
 const INVISIBLE =
   "[\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u034f\\u061c\\u115f\\u1160\\u17b4\\u17b5\\u180b-\\u180f\\u200b-\\u200f\\u2028-\\u202e" +
   "\\u2060-\\u206f\\u2800\\u3164\\ufe00-\\ufe0f\\ufeff\\uffa0\\ufff0-\\ufffb]|[\\u{e0000}-\\u{e0fff}]";
-const PERHAPS_HIDDEN = new RegExp(`${BELONGS}|(?<hidden>${INVISIBLE})`, "gu");
+const PERHAPS_HIDDEN = new RegExp(`${KEPT_INVISIBLE}|(?<hidden>${INVISIBLE})`, "gu");
 
 /** The text with nothing hidden: control characters, marks that change the text direction and other invisible
  * characters are shown as codes, unless they belong to a visible character, as in emoji. */

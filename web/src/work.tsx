@@ -54,7 +54,7 @@ export function Work({ session, done, say }: Props): VNode {
   const plan = useSignal<Plan | null>(null);
   const asked = useSignal<Asked | null>(null);
   /** The result of the last action. */
-  const told = useSignal<ComponentChildren>(null);
+  const outcome = useSignal<ComponentChildren>(null);
   const buttons = useRef<HTMLDivElement>(null);
 
   /** Loads the current plan; null if that fails. */
@@ -72,7 +72,7 @@ export function Work({ session, done, say }: Props): VNode {
   useEffect(() => void load(), [session]);
 
   const ask = (action: Action, of: Plan, why = ""): void => {
-    told.value = null;
+    outcome.value = null;
     asked.value = { action, plan: of, why };
   };
   const act = async ({ action, plan: agreed }: Asked, message: string, body: string): Promise<void> => {
@@ -82,7 +82,7 @@ export function Work({ session, done, say }: Props): VNode {
     const { message: answer } = await post<{ message: string }>(sessionPath(session, "work"), { action, ...given, ...more });
     asked.value = plan.value = null;
     const address = action === "pull_request" ? outsideAddress(answer) : null;
-    told.value = address === null ? visible(answer)
+    outcome.value = address === null ? visible(answer)
       : <>The {requestNoun(agreed)} is open: <OutsideLink address={address}>{answer}</OutsideLink></>;
     if (action !== "discard") {
       note.value = CHECKING;
@@ -104,7 +104,7 @@ export function Work({ session, done, say }: Props): VNode {
           {offer("discard", "Discard")}
         </>}
       </div>
-      {told.value !== null && <div class="work-form"><p role="status">{told.value}</p></div>}
+      {outcome.value !== null && <div class="work-form"><p role="status">{outcome.value}</p></div>}
       {asked.value !== null && (
         // After a refusal, the user is asked to agree to the current plan.
         <Confirm key={asked.value.action} asked={asked.value} act={act}

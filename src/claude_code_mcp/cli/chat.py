@@ -208,7 +208,7 @@ class _Stopped(NamedTuple):
     signal: int
 
 
-_Happening = Report | _Typed | _Stopped | Exception | None
+_NextEvent = Report | _Typed | _Stopped | Exception | None
 """A report, a typed line, a signal, a failure of the following thread, or the end of the input."""
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -249,7 +249,7 @@ class _Conversation:
         """The printed time at which the session continues after a usage limit."""
         self._stopped_by = 0
         """The signal that has ended the turn."""
-        self._happened: queue.SimpleQueue[_Happening] = queue.SimpleQueue()
+        self._happened: queue.SimpleQueue[_NextEvent] = queue.SimpleQueue()
         self._asking: Asking | None = None
         self._answered: set[str] = set()
         """Questions that were answered here; a report in transit may still contain them."""
@@ -273,7 +273,7 @@ class _Conversation:
         """Print events and ask questions until no turn runs; return the exit code."""
         if self._typing:
             threading.Thread(target=self._read_lines, daemon=True).start()
-        for happening in self._happenings():
+        for happening in self._next_events():
             if isinstance(happening, dict):
                 self._show(happening)
                 # The end of a turn may be reported before all of its output: then another report follows.
@@ -291,7 +291,7 @@ class _Conversation:
         threading.Thread(target=self._read_lines, daemon=True).start()
         self._typing = True
         self._is_attached = self._shows_keys = sys.stdin is not None and sys.stdin.isatty()
-        for happening in self._happenings():
+        for happening in self._next_events():
             if happening is None:
                 if self._at_prompt:
                     print(file=sys.stderr)
@@ -327,7 +327,7 @@ class _Conversation:
             self._remark(_PROMPT, end="")
             self._at_prompt = True
 
-    def _happenings(self) -> Iterator[Report | _Typed | None]:
+    def _next_events(self) -> Iterator[Report | _Typed | None]:
         """The events, until a signal such as Ctrl-C arrives while no turn runs, or for the second time. The first one
         interrupts the turn."""
         while True:

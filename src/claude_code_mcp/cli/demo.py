@@ -138,7 +138,7 @@ class _Tour:
         await self._review_a_plan()
         await self._interrupt_and_resume(session_id)
         await self._list_sessions()
-        await self._look_at_the_hub()
+        await self._show_hub()
 
     async def _approve_an_edit(self) -> str:
         _print_step("A session reads a ticket through the hub, fixes the bug and asks before it edits")
@@ -198,7 +198,7 @@ class _Tour:
             status = session.get("activeStatus", "-")
             _print(f"   {session['sessionId']}  {status:10} {_shortened(session['displayText'])[:40]!r}")
 
-    async def _look_at_the_hub(self) -> None:
+    async def _show_hub(self) -> None:
         _print_step("Both sessions used one process of the ticket server, through the hub")
         report = await self._call("claude_mcp_servers", action="list")
         for server in report["servers"]:

@@ -256,8 +256,8 @@ def _ps(sessions: LiveSessions, arguments: argparse.Namespace) -> int:
 def is_live(session: SessionRow) -> bool:
     """Whether `ps` lists a session without `--all`. This includes sessions whose machine disappeared during a turn, and
     sessions that continue after a usage limit."""
-    at_work = session.is_active or session.active_status in BUSY_STATUSES
-    return at_work or session.machine_gone or session.continues_at is not None
+    is_busy = session.is_active or session.active_status in BUSY_STATUSES
+    return is_busy or session.machine_gone or session.continues_at is not None
 
 
 def _listed(sessions: LiveSessions, arguments: argparse.Namespace) -> list[SessionRow]:

@@ -129,8 +129,8 @@ def _row(entry: Entry, state: str | None) -> str:
     tag = f" [{entry.tag}]" if entry.tag else ""
     title = clip_line(entry.title or entry.first_prompt or "", 80)
     mention = f"\n    {entry.mention}" if entry.mention else ""
-    pin, at_work = "* " if entry.pinned else "", f"[{state}] " if state else ""
-    return visible(f"{entry.session_id}  {when}  {entry.project}{branch}{tag}  {pin}{at_work}{title}{mention}")
+    pin, shown_state = "* " if entry.pinned else "", f"[{state}] " if state else ""
+    return visible(f"{entry.session_id}  {when}  {entry.project}{branch}{tag}  {pin}{shown_state}{title}{mention}")
 
 
 def _show(arguments: argparse.Namespace) -> int:

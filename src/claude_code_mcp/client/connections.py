@@ -32,7 +32,7 @@ from ..core.errors import ClaudeCodeError, ExitCode, InvalidArgument
 from ..core.processes.environment import OWN_PREFIX
 from ..startup.shared import handshake as hello
 from ..startup.shared import place
-from ..startup.shared.place import NoPlace, Place
+from ..startup.shared.place import Place, SharedServerUnavailable
 
 PROTOCOL_VERSION = "2025-11-25"
 _TIMEOUT = 60.0
@@ -96,7 +96,7 @@ def join(environment: Mapping[str, str], timeout: float = _TIMEOUT, arguments: S
     server runs."""
     try:
         where, fingerprint = place.find_place(arguments, environment)
-    except NoPlace as error:
+    except SharedServerUnavailable as error:
         raise NotRunning(f"a shared server cannot run here: {error}") from None
     connection, _ = connect(where, fingerprint, environment, timeout)
     connection.settimeout(None)

@@ -189,7 +189,7 @@ class Isolation:
             )
         profiles = [self._policy.profile(name) for name in self._principals] or [self._policy.default]
         for profile in profiles:
-            problem = _lacking(profile)
+            problem = _unsupported_part(profile)
             if problem is not None:
                 raise InvalidArgument(problem, field="isolation")
         if any(profile.isolation == "auto" for profile in profiles):
@@ -201,7 +201,7 @@ class Isolation:
     def is_plain(self, principal: str) -> bool:
         """Whether a caller's sessions use the home of the user whose environment they run in, without an enclosure.
         PermissionDenied if the caller's profile needs isolation that is not available."""
-        problem = _lacking(self._policy.profile(principal))
+        problem = _unsupported_part(self._policy.profile(principal))
         if problem is not None:
             raise PermissionDenied(problem, field="isolation")
         return True
@@ -226,7 +226,7 @@ class Isolation:
         return "this server was started for one caller, whose sessions share the directory of its user"
 
 
-def _lacking(profile: Profile) -> str | None:
+def _unsupported_part(profile: Profile) -> str | None:
     """The part of a profile that needs the plug-in, as part of a sentence; None if it needs none."""
     if profile.isolation in ("sandbox", "container"):
         wanted, otherwise = f'isolation = "{profile.isolation}"', 'set isolation = "none" in the policy'

@@ -192,7 +192,7 @@ class _Level:
         for found in _ESCAPE.finditer(text):
             for part, begin, end, plain in (
                 (text[reached : found.start()], reached, found.start(), True),
-                (_undone(found[0]), found.start(), found.end(), False),
+                (_unescape(found[0]), found.start(), found.end(), False),
             ):
                 if part:
                     parts.append(part)
@@ -214,7 +214,7 @@ class _Level:
         return start, began + (end - self._starts[last]) if plain else ended
 
 
-def _undone(escape: str) -> str:
+def _unescape(escape: str) -> str:
     kind = escape[:2]
     if escape[0] == "%":
         return bytes.fromhex(escape.replace("%", "")).decode("utf-8", "replace")

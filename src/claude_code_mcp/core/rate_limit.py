@@ -35,9 +35,9 @@ class MinuteLimit:
 
     def take(self, caller: str) -> None:
         """Counts one; RateLimited if the caller has none left."""
-        self.take_of(self._per_minute_of(caller), caller)
+        self.take_for(self._per_minute_of(caller), caller)
 
-    def take_of(self, most: int | None, caller: str) -> None:
+    def take_for(self, most: int | None, caller: str) -> None:
         """Counts one of a caller who may have up to `most` a minute."""
         self.check_of(most, caller)
         self._use(most, caller, 1)

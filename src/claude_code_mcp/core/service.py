@@ -36,9 +36,9 @@ from .service_parts import ServiceParts
 from .sessions.background_tasks import StartTask
 from .sessions.callers.caller_policy import CallerPolicy
 from .sessions.callers.session_access import Access
-from .sessions.keyed_messages import Accepting, KeyedMessage, NotKnownToBeRead
+from .sessions.keyed_messages import Accepting, KeyedMessage, ReadStateUnknown
 from .sessions.live.mcp_bridge import SessionHub
-from .sessions.messages import UserMessage, WhenBusy
+from .sessions.messages import BusyMode, UserMessage
 from .sessions.observers import Observer
 from .sessions.pending_turn import (
     InterruptResult,
@@ -184,7 +184,7 @@ class Service(ServiceParts):
                 # The policy is read once: it decides what the rest of this call may do.
                 admission = deps.enforcer.admission(who)
                 turn_seconds = admission.turn_time(timeout)
-                limits.new_sessions.take_of(admission.limits.sessions_per_minute, who)
+                limits.new_sessions.take_for(admission.limits.sessions_per_minute, who)
                 # Exited in reverse order: reservation and record are undone before the worktree is removed.
                 async with (
                     self._sessions.creating(options or SessionOptions(), who, deps, admission) as made,
@@ -210,7 +210,7 @@ class Service(ServiceParts):
         *,
         caller: Caller = LOCAL_CALLER,
         options: SessionOptions | None = None,
-        when_busy: WhenBusy = WhenBusy.JOIN,
+        busy_mode: BusyMode = BusyMode.JOIN,
         timeout: float | None = None,
         at_message: str | None = None,
         images: Sequence[str] = (),
@@ -221,7 +221,7 @@ class Service(ServiceParts):
 
         `options` apply to a session that is only on disk and override its recorded options field by field; one in
         memory keeps its own. RecordUnreadable if the session's record is damaged, since its limits are unknown.
-        `when_busy` decides what happens to the message if the session is busy when it would be accepted. `at_message`
+        `busy_mode` decides what happens to the message if the session is busy when it would be accepted. `at_message`
         first rewinds the conversation to that message; the session must be idle. A turn that starts with this message
         runs in the environment of its `caller`, unless the session is stored in a different configuration directory
         than that client's. Of messages of one caller to one session with the same `key` one is accepted, and all calls
@@ -237,7 +237,7 @@ class Service(ServiceParts):
                 caller,
                 keyed,
                 options=options,
-                when_busy=when_busy,
+                busy_mode=busy_mode,
                 timeout=timeout,
                 at_message=at_message,
                 images=images,
@@ -254,7 +254,7 @@ class Service(ServiceParts):
         keyed: KeyedMessage,
         *,
         options: SessionOptions | None = None,
-        when_busy: WhenBusy,
+        busy_mode: BusyMode,
         timeout: float | None = None,
         at_message: str | None = None,
         images: Sequence[str] = (),
@@ -273,11 +273,11 @@ class Service(ServiceParts):
             sender = self._environments.of(caller)
             found = await self._owned(session_id, caller.principal, sender, options)
             if keyed.orphaned:
-                await found.end_stray()  # before the look: it may be reading the message just now
+                await found.end_leftover_process()  # before the look: it may be reading the message just now
                 if await is_in_transcript(found, keyed.message_id):
                     return turn_of_accepted_message(found, keyed.message_id, text)
             await self.peers.refuse_elsewhere(found)
-            if when_busy is WhenBusy.REFUSE:
+            if busy_mode is BusyMode.REFUSE:
                 found.refuse_if_busy()  # an early check; the final one is made when it is accepted
             await self._sessions.check_message(found, at_message)
             # A client without a separate environment continues in the session's.
@@ -302,7 +302,7 @@ class Service(ServiceParts):
                     images,
                     new=new,
                     before=before,
-                    when_busy=when_busy,
+                    busy_mode=busy_mode,
                     timeout=timeout,
                     at_message=at_message,
                     sender=adopted if caller.environment is not None else None,
@@ -351,7 +351,7 @@ class Service(ServiceParts):
             deps = self._environments.of(caller)
             admission = deps.enforcer.admission(caller.principal)
             timeout = admission.turn_time(timeout)
-            self._enforcer.limits.new_sessions.take_of(admission.limits.sessions_per_minute, caller.principal)
+            self._enforcer.limits.new_sessions.take_for(admission.limits.sessions_per_minute, caller.principal)
             source = await self._owned(session_id, caller.principal, deps)
             source.refuse_if_cancelled()
             await self._sessions.check_message(source, at_message)
@@ -423,12 +423,12 @@ class Service(ServiceParts):
             return wait.continues_at
 
         async def accept(keyed: KeyedMessage) -> PendingTurn:
-            turn = await self._send(session.id, wait.text, caller, keyed, when_busy=WhenBusy.REFUSE, continues=wait.id)
+            turn = await self._send(session.id, wait.text, caller, keyed, busy_mode=BusyMode.REFUSE, continues=wait.id)
             if not turn.repeated:
                 await turn.outcome()
                 left = turn.session.limit_wait
                 if left is not None and left.id == wait.id:  # the server stops
-                    raise NotKnownToBeRead("The server is stopping.", session_id=session.id)
+                    raise ReadStateUnknown("The server is stopping.", session_id=session.id)
             return turn
 
         turn = await self._once(accept, f"limit:{wait.id}", caller, session.id, (wait.text,))

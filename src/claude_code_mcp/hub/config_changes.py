@@ -126,11 +126,11 @@ async def _follow(
     follower, changed, seen = FileFollower(), asyncio.Event(), None
     paths: Sequence[Path] = ()
     while True:
-        paths, targets, _ = await asyncio.to_thread(_look_at, source, paths)
+        paths, targets, _ = await asyncio.to_thread(_read_source, source, paths)
         async with _waking(follower, targets, changed):
             while True:
                 # Also checked once at the start: a change may have happened between reading and watching.
-                paths, found, now = await asyncio.to_thread(_look_at, source, paths)
+                paths, found, now = await asyncio.to_thread(_read_source, source, paths)
                 # Other files count now: watch them before reading them.
                 if found != targets:
                     break
@@ -144,7 +144,7 @@ async def _follow(
                 changed.clear()
 
 
-def _look_at(source: HubSource | LaterDenials, before: Sequence[Path]) -> tuple[Sequence[Path], set[str], object]:
+def _read_source(source: HubSource | LaterDenials, before: Sequence[Path]) -> tuple[Sequence[Path], set[str], object]:
     """The current files, the paths to watch for them, and their fingerprint."""
     with suppress(ClaudeCodeError, OSError):  # our working directory was removed
         before = source.files()

@@ -125,7 +125,7 @@ class Connection:
         return self.recovering and self.attempt < MAX_ATTEMPTS
 
     @property
-    def worn_out(self) -> bool:
+    def has_too_many_errors(self) -> bool:
         """Whether the connection has had too many errors to be kept."""
         return self.errors >= MAX_ERRORS
 

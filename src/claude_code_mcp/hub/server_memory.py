@@ -64,10 +64,10 @@ class ServerMemory:
     def learn(self, key: str, **changes: Any) -> bool:
         """Change the traits for this hub; `save` writes them. Returns whether anything is new."""
         known = self.traits(key)
-        news = {name: value for name, value in changes.items() if getattr(known, name) != value}
-        for name, value in news.items():
+        new_facts = {name: value for name, value in changes.items() if getattr(known, name) != value}
+        for name, value in new_facts.items():
             setattr(known, name, value)
-        return bool(news)
+        return bool(new_facts)
 
     async def save(self, key: str) -> None:
         """Store the traits of a server."""

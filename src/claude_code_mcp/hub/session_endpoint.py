@@ -65,7 +65,7 @@ class SessionEndpoint:
         self._push = push
         self._ask = ask
         self._timeout = timeout
-        self._waited_in_vain = False
+        self._wait_timed_out = False
         self._reads_tools = False
         self._tool_changes = 0
         self._tool_changes_read = 0
@@ -186,14 +186,14 @@ class SessionEndpoint:
         """The connection, or None if there is none within the timeout. The attempt continues."""
         # After one timeout, later requests do not wait again: the client is notified when the server is connected.
         seconds = self._timeout if timeout is None else min(timeout, self._timeout)
-        with anyio.move_on_after(0 if self._waited_in_vain else seconds) as waiting:
+        with anyio.move_on_after(0 if self._wait_timed_out else seconds) as waiting:
             try:
                 client = await self._route.connected()
-                self._waited_in_vain = False
+                self._wait_timed_out = False
                 return client
             except UpstreamUnavailable as error:
                 log.info("%s", error.message)
-        self._waited_in_vain = waiting.cancelled_caught
+        self._wait_timed_out = waiting.cancelled_caught
         return None
 
     async def _list(self, kind: str) -> list[JsonObject]:

@@ -184,7 +184,7 @@ class Upstream:
                 elif error.code in {UNREACHABLE, CONNECTION_CLOSED}:
                     # One such error may pass; after several in a row the connection is dropped.
                     self.connection = self.connection.error_counted()
-                    if self.connection.worn_out:
+                    if self.connection.has_too_many_errors:
                         self.failure.reason = f"stopped after {self.connection.errors} errors: {error.message}"
                         self.give_up()
                 if error.code == SESSION_GONE and not is_last:
@@ -412,10 +412,10 @@ class ConnectionOwner:
                 try:
                     return await self._keep_connection("auto", slot, scope, probe)
                 except Exception:
-                    if not probe.was_in_vain:
+                    if not probe.got_no_answer:
                         raise
             upstream.attempt_scope = scope
-            if not probe.was_in_vain or not upstream.connection.attempt_continues:
+            if not probe.got_no_answer or not upstream.connection.attempt_continues:
                 return None
             log.info("%s does not support probing; restarting it with a handshake", upstream.name)
             # The second attempt must not inherit the failure of the first.
@@ -497,11 +497,11 @@ class ConnectionOwner:
         """Answer `roots/list`. The server depends on the directory, so this connection now serves one directory only:
         the one of the calls in flight. While they are in several directories, the request is refused this time."""
         directories = calls.directories
-        news = self._context.memory.learn(self._upstream.key, asks_for_roots=True)
+        new_facts = self._context.memory.learn(self._upstream.key, asks_for_roots=True)
         if len(directories) == 1:
             (self._upstream.directory,) = directories
         self._upstream.on_roots_asked()  # before any await: both changes must become visible together
-        if news:
+        if new_facts:
             await self._context.memory.save(self._upstream.key)
         if len(directories) > 1:
             return types.ErrorData(

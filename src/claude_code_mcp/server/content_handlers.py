@@ -40,7 +40,7 @@ _UNCACHED = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class ContentRequester:
     """The caller, and the contents of their client's hub, if offered."""
 
     caller: Caller
@@ -55,15 +55,15 @@ class ContentHandlers:
         service: Service,
         subscriptions: Subscriptions,
         connections: Callable[[], Iterable[Dialogs]],
-        asker: Callable[[Context], Asker],
+        requester: Callable[[Context], ContentRequester],
         dialogs: Callable[[Context], Dialogs],
         *,
         own: bool,
     ) -> None:
-        """`asker` and `dialogs` return a request's caller and connection. Without `own`, only the hub's contents are
-        offered."""
+        """`requester` and `dialogs` return a request's caller and connection. Without `own`, only the hub's contents
+        are offered."""
         self._subscriptions = subscriptions
-        self._asker = asker
+        self._requester = requester
         self._dialogs = dialogs
         self._changes = Changes(service, subscriptions, connections)
         self._service = service
@@ -110,12 +110,14 @@ class ContentHandlers:
     async def _list_resources(
         self, context: Context, _: types.PaginatedRequestParams | None
     ) -> types.ListResourcesResult:
-        asker = self._asker(context)
+        requester = self._requester(context)
         # Before the list is built: a change in the meantime is announced.
         self._observe_sessions()
-        self._changes.reads(self._dialogs(context), asker.caller.principal)
-        own = await self._own.listing(asker.caller) if self._own is not None else []
-        theirs = (await asker.hub.resources(asker.caller.principal)).resources if asker.hub is not None else []
+        self._changes.reads(self._dialogs(context), requester.caller.principal)
+        own = await self._own.listing(requester.caller) if self._own is not None else []
+        theirs = (
+            (await requester.hub.resources(requester.caller.principal)).resources if requester.hub is not None else []
+        )
         return types.ListResourcesResult(
             resources=[*own, *(resource for resource in theirs if not self._is_own(str(resource.uri)))]
         )
@@ -123,9 +125,13 @@ class ContentHandlers:
     async def _list_templates(
         self, context: Context, _: types.PaginatedRequestParams | None
     ) -> types.ListResourceTemplatesResult:
-        asker = self._asker(context)
+        requester = self._requester(context)
         own = self._own.templates() if self._own is not None else []
-        theirs = (await asker.hub.templates(asker.caller.principal)).resource_templates if asker.hub is not None else []
+        theirs = (
+            (await requester.hub.templates(requester.caller.principal)).resource_templates
+            if requester.hub is not None
+            else []
+        )
         others = [template for template in theirs if not self._is_own(template.uri_template)]
         return types.ListResourceTemplatesResult(resource_templates=[*own, *others])
 
@@ -133,12 +139,12 @@ class ContentHandlers:
         return self._own is not None and is_own(uri)
 
     async def _read(self, context: Context, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        asker, uri = self._asker(context), str(params.uri)
+        requester, uri = self._requester(context), str(params.uri)
         if self._own is not None and is_own(uri):
-            return await self._own.read(uri, asker.caller)
-        if asker.hub is None:
+            return await self._own.read(uri, requester.caller)
+        if requester.hub is None:
             raise unknown(uri)
-        return await asker.hub.read(asker.caller.principal, uri)
+        return await requester.hub.read(requester.caller.principal, uri)
 
     def register_skills(self, server: Server[Any]) -> None:
         """Offer the skills of the hub's servers (SEP-2640) on a server of the SDK."""
@@ -147,34 +153,34 @@ class ContentHandlers:
         server.add_request_handler("skills/get", types.ReadResourceRequestParams, self._skill)
 
     async def _list_skills(self, context: Context, _: types.PaginatedRequestParams | None) -> dict[str, Any]:
-        asker = self._asker(context)
-        skills = await asker.hub.skills(asker.caller.principal) if asker.hub is not None else []
+        requester = self._requester(context)
+        skills = await requester.hub.skills(requester.caller.principal) if requester.hub is not None else []
         return {"skills": skills, **_UNCACHED}
 
     async def _skill(self, context: Context, params: types.ReadResourceRequestParams) -> dict[str, Any]:
-        asker = self._asker(context)
-        if asker.hub is None:
+        requester = self._requester(context)
+        if requester.hub is None:
             raise unknown(str(params.uri))
-        return {"skill": await asker.hub.skill(asker.caller.principal, str(params.uri)), **_UNCACHED}
+        return {"skill": await requester.hub.skill(requester.caller.principal, str(params.uri)), **_UNCACHED}
 
     async def _subscribe(self, context: Context, params: types.SubscribeRequestParams) -> types.EmptyResult:
         """Notify the client when the resource changes, until its connection ends."""
-        asker, dialogs, uri = self._asker(context), self._dialogs(context), str(params.uri)
+        requester, dialogs, uri = self._requester(context), self._dialogs(context), str(params.uri)
         session_id = ""
         if self._own is not None and is_own(uri):
-            session_id = (await self._own.check(uri, asker.caller)).session_id
-        elif asker.hub is None:
+            session_id = (await self._own.check(uri, requester.caller)).session_id
+        elif requester.hub is None:
             raise unknown(uri)
         else:
-            await asker.hub.follow(asker.caller.principal, uri)
+            await requester.hub.follow(requester.caller.principal, uri)
         followed = self._followed.setdefault(dialogs, {})
         if uri not in followed:  # no await from here on: two requests cannot both follow
             if len(followed) >= _MAX_FOLLOWED:
                 raise MCPError(types.INVALID_PARAMS, f"You can subscribe to at most {_MAX_FOLLOWED} resources.")
             self._observe_sessions()
-            self._changes.reads(dialogs, asker.caller.principal)
+            self._changes.reads(dialogs, requester.caller.principal)
             self._changes.follow(uri, dialogs)
-            key = self._sessions.follow(session_id, asker.caller) if session_id else None
+            key = self._sessions.follow(session_id, requester.caller) if session_id else None
             followed[uri] = key
         return types.EmptyResult()
 
@@ -191,46 +197,46 @@ class ContentHandlers:
     ) -> types.SubscriptionsListenResult:
         """Serve the stream of a client of 2026-07-28. Resources that it may not see, or that cannot be followed, are
         ignored."""
-        asker = self._asker(context)
+        requester = self._requester(context)
         uris = [str(uri) for uri in params.notifications.resource_subscriptions or ()][:_MAX_FOLLOWED]
         # Before the stream starts: its acknowledgment promises changes from then on.
         self._observe_sessions()
         for uri in uris:
-            if asker.hub is not None and not self._is_own(uri):
+            if requester.hub is not None and not self._is_own(uri):
                 with contextlib.suppress(MCPError):
-                    await asker.hub.follow(asker.caller.principal, uri)
+                    await requester.hub.follow(requester.caller.principal, uri)
         found = (parse(uri) for uri in uris if self._own is not None)
         sessions = {address.session_id for address in found if address is not None and address.session_id}
-        keys = [self._sessions.follow(session_id, asker.caller) for session_id in sessions]
+        keys = [self._sessions.follow(session_id, requester.caller) for session_id in sessions]
         try:
             return await self._subscriptions.listen(context, params)
         finally:
             self._sessions.unfollow(keys)
 
     async def _list_prompts(self, context: Context, _: types.PaginatedRequestParams | None) -> types.ListPromptsResult:
-        asker = self._asker(context)
+        requester = self._requester(context)
         self._dialogs(context)  # from now on this connection is notified of changes
-        theirs = (await asker.hub.prompts(asker.caller.principal)).prompts if asker.hub is not None else []
+        theirs = (await requester.hub.prompts(requester.caller.principal)).prompts if requester.hub is not None else []
         return types.ListPromptsResult(prompts=[*self._prompts.listing(), *theirs])
 
     async def _prompt(self, context: Context, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        asker = self._asker(context)
+        requester = self._requester(context)
         if params.name in self._prompts:
             return self._prompts.get(params.name, params.arguments or {})
-        if asker.hub is None:
+        if requester.hub is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name[:100]}")
-        return await asker.hub.prompt(asker.caller.principal, params.name, params.arguments)
+        return await requester.hub.prompt(requester.caller.principal, params.name, params.arguments)
 
     async def _complete(self, context: Context, params: types.CompleteRequestParams) -> types.CompleteResult:
-        asker, ref = self._asker(context), params.ref
+        requester, ref = self._requester(context), params.ref
         own = ref.name in self._prompts if isinstance(ref, types.PromptReference) else self._is_own(str(ref.uri))
         if own:
-            return await complete(self._service, params.argument, asker.caller)
-        if asker.hub is None:
+            return await complete(self._service, params.argument, requester.caller)
+        if requester.hub is None:
             raise MCPError(
                 types.INVALID_PARAMS, "Unknown reference: neither a prompt nor a resource template of this server"
             )
-        return await asker.hub.complete(asker.caller.principal, params)
+        return await requester.hub.complete(requester.caller.principal, params)
 
 
 def refusing_handlers(problem: ClaudeCodeError) -> dict[str, Any]:

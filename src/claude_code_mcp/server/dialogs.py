@@ -24,7 +24,7 @@ from ..core import json_text
 from ..core.errors import InvalidArgument, PermissionDenied
 from ..core.model.caller import LOCAL
 from ..core.model.question import Answer, Closure, Question, Resolution
-from ..core.questions.presentation import as_offered, without_secrets
+from ..core.questions.presentation import original_answer, without_secrets
 from ..core.questions.question_forms import answer_of, form_of, next_offset, wants_next_page
 from ..core.service import Service
 from .rounds import RoundState
@@ -141,7 +141,7 @@ class Dialogs:
             self._offer_pending_of(session_id)
 
     def _offer_pending_of(self, session_id: str) -> None:
-        for question in self.undismissed(session_id):
+        for question in self.undismissed_questions(session_id):
             self._show_if_possible(question)
 
     def offer(self, question: Question) -> None:
@@ -216,14 +216,14 @@ class Dialogs:
 
     def _as_shown(self, question: Question) -> Question:
         """A question without secrets, with the decisions that the person at this client may make."""
-        asked = self._service.access.as_asked_of(question, self._principal)
+        asked = self._service.access.question_for(question, self._principal)
         return without_secrets(asked, self._service.redaction)
 
     def _dismiss(self, question_id: str) -> None:
         self._dismissed.add(question_id)
         self._changed()
 
-    def undismissed(self, session_id: str) -> list[Question]:
+    def undismissed_questions(self, session_id: str) -> list[Question]:
         """Open questions of a session that the person has not dismissed."""
         pending = self._service.broker.pending(session_id)
         if not pending or not self.may_answer(session_id):
@@ -293,7 +293,7 @@ class Dialogs:
             if answer is None:
                 self._dismiss(question_id)
             else:
-                self._take(question, as_offered(question, shown, answer))
+                self._take(question, original_answer(question, shown, answer))
         except (InvalidArgument, PermissionDenied) as error:
             log.info("the answer to %s does not fit: %s", question_id, error.message)
             self._dismiss(question_id)

@@ -62,7 +62,7 @@ def event_page(session: Session, cursor: str | None) -> dict[str, Any]:
     """The events after a cursor in short, or all kept ones, as far as they fit on a page. After a cursor from before
     the session was last loaded, all kept events are repeated and `restarted` is set."""
     start = _position(session, cursor) if cursor else 0
-    page = _page(session, start or 0, _SHORT_PAGE, lambda event: (_in_short(event), event.seq))
+    page = _page(session, start or 0, _SHORT_PAGE, lambda event: (_short_form(event), event.seq))
     return page | ({"restarted": True} if start is None else {})
 
 
@@ -146,7 +146,7 @@ def _whole(event: Event) -> Shown:
             return {"type": "message_joined", "messageId": event.message_id, "text": text}, event.seq
         case Output() | Partial():
             return None, event.seq
-    return _in_short(event), event.seq
+    return _short_form(event), event.seq
 
 
 def _line_page(session: Session, start: int, redactor: Redactor) -> dict[str, Any]:
@@ -205,7 +205,7 @@ class _Writing:
         return shown
 
 
-def _in_short(event: Event) -> dict[str, Any] | None:
+def _short_form(event: Event) -> dict[str, Any] | None:
     """The short form of an event; None for fragments and for events that also appear as readable lines."""
     match event:
         case Output():

@@ -153,7 +153,7 @@ class SessionResources:
             return await feed_page(session, cursor, _number(query, "wait"), redactor, lines=lines)
         if address.view == "questions":
             parts = ResultParts(redactor)
-            asked = [service.access.as_asked_of(each, caller.principal) for each in session.questions]
+            asked = [service.access.question_for(each, caller.principal) for each in session.questions]
             inputs = [dump(entry) for entry in pending_inputs(asked, parts, _number(query))]
             return {"sessionId": session.id, "pendingInputs": inputs, "truncated": parts.truncated or []}
         if "part" in query:

@@ -33,7 +33,7 @@ from ..core.service import Service
 from ..core.sessions.live.session_traces import is_traced
 from . import app_page, sdk
 from .client_capabilities import can_be_asked, declares_person, declares_tasks
-from .content_handlers import Asker, ContentHandlers, refusing_handlers
+from .content_handlers import ContentHandlers, ContentRequester, refusing_handlers
 from .dialogs import Dialogs
 from .http_streams import OpenStreams
 from .icon import ICONS
@@ -186,7 +186,7 @@ class McpServer:
         access.on_taken_back(lambda session: running.end_borrowed(session, partial(access.is_shared, session)))
         # Tasks no longer have a request that could be cancelled.
         access.on_taken_back(lambda _: self._tasks.end_unshared())
-        access.on_moved(running.borrowed_moved)
+        access.on_moved(running.shared_session_moved)
         self.running_tool = running.running_tool
         self.subscriptions.stand = running.stand
 
@@ -266,9 +266,9 @@ class McpServer:
             own = self._here_as[principal()] = self._connected_to(None, hub)
         return own
 
-    def _asker(self, context: Context) -> Asker:
+    def _asker(self, context: Context) -> ContentRequester:
         client = self._client(context)
-        return Asker(client.caller(), client.contents)
+        return ContentRequester(client.caller(), client.contents)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams

@@ -265,7 +265,7 @@ class Tasks:
         if task.record.session_id is None:
             task.ask(requests)
             responses = await task.next_responses(None)
-        elif requests.keys() <= {question.id for question in call.dialogs.undismissed(state.session or "")}:
+        elif requests.keys() <= {question.id for question in call.dialogs.undismissed_questions(state.session or "")}:
             # No await between this check and the start of the wait, so no change is missed.
             change = call.dialogs.wait_for_change()
             task.ask(requests)

@@ -236,5 +236,5 @@ def session_id_of(request: Request) -> str:
     return session_id.lower()
 
 
-class Nothing(Arguments):
+class NoArguments(Arguments):
     """An empty object."""

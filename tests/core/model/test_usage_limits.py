@@ -147,8 +147,8 @@ def test_a_turn_without_a_message_and_one_that_is_too_long_are_continued() -> No
 
 def test_it_can_be_hurried_and_switched() -> None:
     wait = stopped(wanted=False)
-    assert wait.hurried(NOW).continues_at == NOW
-    assert wait.hurried(NOW).on
+    assert wait.continuing_now(NOW).continues_at == NOW
+    assert wait.continuing_now(NOW).on
     assert wait.switched(True).as_json()["continuesAt"] == "2026-11-18T06:25:14.000Z"
     assert "continuesAt" not in wait.as_json()
     assert wait.switched(True).sentence.endswith("The session continues automatically at 2026-11-18T06:25Z.")

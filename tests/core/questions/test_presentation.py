@@ -11,10 +11,10 @@ from claude_code_mcp.core.model.text import has_mark
 from claude_code_mcp.core.questions.edited_input import restore_redacted
 from claude_code_mcp.core.questions.kinds import full_text, reply
 from claude_code_mcp.core.questions.presentation import (
-    as_offered,
     describe,
     form_without_secrets,
     is_whole,
+    original_answer,
     shown_input,
     without_secrets,
 )
@@ -218,7 +218,7 @@ def test_the_choice_of_a_hidden_label_is_the_label_itself() -> None:
     filled = {"answer1": second, "answer2": [second, first], "other3": "something else"}
     answer = answer_of(shown, "accept", filled)
     assert answer is not None
-    assert as_offered(question, shown, answer).answers == {
+    assert original_answer(question, shown, answer).answers == {
         f"Use {FIRST}?": SECOND,
         f"Use {SECOND}?": [SECOND, FIRST],
         "Other?": "something else",
@@ -230,7 +230,7 @@ def test_questions_that_differ_in_a_secret_only_stay_two() -> None:
     shown = without_secrets(question, redactor)
     answer = answer_of(shown, "accept", {"answer1": "a", "other2": "mine"})
     assert answer is not None
-    assert as_offered(question, shown, answer).answers == {FIRST: "a", SECOND: "mine"}
+    assert original_answer(question, shown, answer).answers == {FIRST: "a", SECOND: "mine"}
 
 
 def test_a_secret_at_the_place_where_a_long_text_is_cut_is_hidden_first() -> None:

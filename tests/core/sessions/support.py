@@ -16,7 +16,7 @@ from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.outcome import Outcome
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import PendingTurn, Service
-from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.messages import BusyMode
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import fail, script, text, tool
@@ -195,7 +195,7 @@ async def _reach(moment: Moment, service: Service, turn: PendingTurn) -> list[Pe
     await until(session, lambda: moment.reached(session))
     if moment.queued:
         sent.append(await service.send(session.id, "joins"))
-        sent.append(await service.send(session.id, script("own turn", "never said"), when_busy=WhenBusy.QUEUE))
+        sent.append(await service.send(session.id, script("own turn", "never said"), busy_mode=BusyMode.QUEUE))
     return sent
 
 

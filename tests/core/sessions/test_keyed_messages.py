@@ -8,7 +8,7 @@ from claude_code_mcp.core.errors import Cancelled, InvalidArgument
 from claude_code_mcp.core.model.events import MessageDropped, MessageQueued, TurnStarted
 from claude_code_mcp.core.model.outcome import OutcomeCode
 from claude_code_mcp.core.sessions.keyed_messages import digest_of
-from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.messages import BusyMode
 from claude_code_mcp.core.state.message_keys import KeyName, KeyState, MessageKeys
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script
@@ -127,7 +127,7 @@ async def test_a_refusal_does_not_make_one_forget_what_a_killed_server_may_have_
 async def test_a_queued_message_is_reported_and_can_be_taken_back_once(shared: SharedSessions) -> None:
     async with shared_at(IN_A_TOOL, shared) as (session, _):
         given = await shared.service.send(session.id, "into the turn")
-        held = await shared.service.send(session.id, "on its own", when_busy=WhenBusy.QUEUE)
+        held = await shared.service.send(session.id, "on its own", busy_mode=BusyMode.QUEUE)
         assert [message.text for message in session.queued_messages] == ["into the turn", "on its own"]
         assert [one.message_id for one in events_of_turn(session, MessageQueued)] == [given.message_id, held.message_id]
         for turn in (given, held):

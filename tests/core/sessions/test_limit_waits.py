@@ -111,12 +111,12 @@ async def test_a_wait_that_is_given_up_or_hurried_is_not_forgotten_by_the_sleep(
         waits.event("given up", "local", WaitChanged(wait.switched(False)))
         waits.event("answered", "local", WaitChanged(wait))
         waits.event("answered", "local", WaitChanged(None))
-        waits.event("hurried", "local", WaitChanged(wait))
-        waits.event("hurried", "local", WaitChanged(wait.hurried(7)))
+        waits.event("continuing_now", "local", WaitChanged(wait))
+        waits.event("continuing_now", "local", WaitChanged(wait.continuing_now(7)))
 
     continued: list[tuple[str, float]] = []
     await simulated(9000, begin, continued)
-    assert [session_id for session_id, _ in continued] == ["hurried"]
+    assert [session_id for session_id, _ in continued] == ["continuing_now"]
     assert 7 <= continued[0][1] < 8
 
 

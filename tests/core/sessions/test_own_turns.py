@@ -14,7 +14,7 @@ from claude_code_mcp.core.model.outcome import OutcomeCode
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Limits, Policy
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.messages import BusyMode
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
@@ -73,7 +73,7 @@ async def test_of_two_replies_at_once_exactly_one_is_accepted(
     gate = sandbox.project / "go"  # so that the second one is decided on while the first one runs
     prompts = [script(f"reply {number}", text(f"answer {number}", until=str(gate))) for number in range(2)]
     sent = await asyncio.gather(
-        *(service.send(session.id, prompt, when_busy=WhenBusy.REFUSE) for prompt in prompts), return_exceptions=True
+        *(service.send(session.id, prompt, busy_mode=BusyMode.REFUSE) for prompt in prompts), return_exceptions=True
     )
     accepted = [(number, one) for number, one in enumerate(sent) if not isinstance(one, BaseException)]
     assert [type(one) for one in sent if isinstance(one, BaseException)] == [SessionBusy]
@@ -93,7 +93,7 @@ async def test_a_turn_of_its_own_has_its_own_cost_turns_and_times(shared: Shared
     work = script("work", tool("Bash", command="while [ ! -e go ]; do sleep 0.02; done"), "done")
     first = await shared.service.send(session.id, work)
     await until(session, lambda: uses_tool(session))
-    second = await shared.service.send(session.id, script("quick", "quick"), when_busy=WhenBusy.QUEUE)
+    second = await shared.service.send(session.id, script("quick", "quick"), busy_mode=BusyMode.QUEUE)
     (shared.project / "go").touch()
     long, short = await end_of(first), await end_of(second)
     assert (long.num_turns, short.num_turns) == (2, 1)
@@ -124,7 +124,7 @@ async def test_the_time_with_the_api_is_of_the_turn_also_after_a_resume_and_a_fo
 async def test_a_turn_that_takes_too_long_does_not_take_the_messages_behind_it(shared: SharedSessions) -> None:
     session = await shared.session()
     slow = await shared.service.send(session.id, script("slow", text("never", delay=60)), timeout=0.5)
-    behind = await shared.service.send(session.id, script("behind", "my answer"), when_busy=WhenBusy.QUEUE)
+    behind = await shared.service.send(session.id, script("behind", "my answer"), busy_mode=BusyMode.QUEUE)
     assert (await end_of(slow)).code is OutcomeCode.TIMEOUT
     assert (await end_of(behind)).result == "my answer"
 
@@ -150,7 +150,7 @@ async def test_a_crash_takes_the_turn_and_not_the_messages_that_were_held_back(
     session = first.session
     await until(session, lambda: first.message.started)
     behind = [
-        await service.send(session.id, script(f"{number}", f"answer {number}"), when_busy=WhenBusy.QUEUE)
+        await service.send(session.id, script(f"{number}", f"answer {number}"), busy_mode=BusyMode.QUEUE)
         for number in range(2)
     ]
     assert session.pid is not None
@@ -164,7 +164,7 @@ async def test_who_gives_up_while_the_process_starts_takes_nobody_elses_message_
     service: Service, sandbox: Sandbox
 ) -> None:
     first = await service.create(script("first", "one"), options(sandbox))
-    second = await service.send(first.session.id, script("second", "two"), when_busy=WhenBusy.QUEUE)
+    second = await service.send(first.session.id, script("second", "two"), busy_mode=BusyMode.QUEUE)
     assert first.session.state is State.STARTING
     await first.session.give_up_message(first.message)
     assert (await end_of(first)).code is OutcomeCode.INTERRUPTED

@@ -10,7 +10,7 @@ import pytest
 
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import PendingTurn, Service
-from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.messages import BusyMode
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
@@ -44,12 +44,12 @@ class Walk:
                 running.create_task(self._random.choice(self._steps)())
                 await asyncio.sleep(self._random.choice([0, 0, 0.01, 0.05, 0.3]))
 
-    async def send(self, when_busy: WhenBusy = WhenBusy.JOIN) -> None:
+    async def send(self, busy_mode: BusyMode = BusyMode.JOIN) -> None:
         prompt = self._random.choice(PROMPTS)
-        self.sent.append(await self._service.send(self._session.id, prompt, when_busy=when_busy))
+        self.sent.append(await self._service.send(self._session.id, prompt, busy_mode=busy_mode))
 
     async def later(self) -> None:
-        await self.send(WhenBusy.QUEUE)
+        await self.send(BusyMode.QUEUE)
 
     async def interrupt(self) -> None:
         await self._service.interrupt(self._session.id)

@@ -129,7 +129,7 @@ async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_inte
     session = (await there.create(script("work", tool("Bash", command=ENDLESS)), allowed)).session
     await until(session, lambda: uses_tool(session))
 
-    usual = server_life.lock_on
+    usual = server_life.file_lock_at
 
     def failing(path: Path) -> Any:
         if path.parent.name == "locks":
@@ -137,7 +137,7 @@ async def test_a_session_whose_lock_cannot_be_looked_at_is_never_said_to_be_inte
         return usual(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(session_leases, "lock_on", failing)
+        patch.setattr(session_leases, "file_lock_at", failing)
         seen = await here.find(session.id)
         assert (seen.runs_elsewhere, seen.state) == (True, State.RUNNING)
         assert (await here.stored.last_states([session.id]))[session.id] is State.RUNNING

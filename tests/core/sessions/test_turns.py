@@ -10,7 +10,7 @@ from claude_code_mcp.core.model.events import TurnStarted
 from claude_code_mcp.core.model.outcome import OutcomeCode
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import PendingTurn, Service
-from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.messages import BusyMode
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
@@ -98,7 +98,7 @@ async def test_a_message_in_mid_turn_joins_the_turn(shared: SharedSessions, mode
 @on_shared_loop
 async def test_a_later_message_becomes_a_turn_of_its_own(shared: SharedSessions) -> None:
     session, first = await working(shared)
-    second = await shared.service.send(session.id, script("later", "second done"), when_busy=WhenBusy.QUEUE)
+    second = await shared.service.send(session.id, script("later", "second done"), busy_mode=BusyMode.QUEUE)
     (shared.project / "go").touch()
     assert [(await end_of(one)).result for one in (first, second)] == ["first done", "second done"]
     *_, one, two = events(session, TurnStarted)
@@ -124,7 +124,7 @@ async def test_a_queued_turn_can_be_interrupted_as_soon_as_it_has_begun(shared: 
     service = shared.service
     session, first = await working(shared)
     number = session.turns
-    second = await service.send(session.id, script("later", text("slow", delay=30)), when_busy=WhenBusy.QUEUE)
+    second = await service.send(session.id, script("later", text("slow", delay=30)), busy_mode=BusyMode.QUEUE)
     (shared.project / "go").touch()
     await until(session, lambda: any(one.number > number for one in events(session, TurnStarted)))
     await service.interrupt(session.id)
@@ -137,7 +137,7 @@ async def test_a_queued_turn_can_be_interrupted_as_soon_as_it_has_begun(shared: 
 async def test_a_message_that_wants_a_turn_of_its_own_is_refused_by_a_busy_session(shared: SharedSessions) -> None:
     session, turn = await working(shared)
     with pytest.raises(SessionBusy):
-        await shared.service.send(session.id, "hello", when_busy=WhenBusy.REFUSE)
+        await shared.service.send(session.id, "hello", busy_mode=BusyMode.REFUSE)
     (shared.project / "go").touch()
     assert (await end_of(turn)).result == "first done"
 

@@ -9,7 +9,7 @@ import pytest
 from claude_code_mcp.core.model.events import ProcessChanged, TurnStarted
 from claude_code_mcp.core.model.outcome import OutcomeCode
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.messages import BusyMode
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, text
@@ -31,8 +31,8 @@ async def test_a_message_to_a_process_that_died_while_idle_is_not_lost(
     die(session)
     if certainly_dead:
         psutil.wait_procs([psutil.Process(session.pid)], timeout=PATIENCE)  # the loop stands still meanwhile
-    turn = await service.send(session.id, script("two", "second"), when_busy=WhenBusy.REFUSE)
-    behind = await service.send(session.id, script("three", "third"), when_busy=WhenBusy.QUEUE)
+    turn = await service.send(session.id, script("two", "second"), busy_mode=BusyMode.REFUSE)
+    behind = await service.send(session.id, script("three", "third"), busy_mode=BusyMode.QUEUE)
     assert (await end_of(turn)).result == "second"
     assert (await end_of(behind)).result == "third"
     assert [change.change for change in events(session, ProcessChanged)][-2:] == ["ended", "started"]

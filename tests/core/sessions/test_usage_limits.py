@@ -11,7 +11,7 @@ from claude_code_mcp.core.model.outcome import Outcome, OutcomeCode
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.policy.policy import OPEN_PROFILE, Policy
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.core.sessions.messages import WhenBusy
+from claude_code_mcp.core.sessions.messages import BusyMode
 from claude_code_mcp.core.sessions.session import Session
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import fail, script, text, tool
@@ -95,7 +95,7 @@ async def test_a_refused_message_does_not_change_on_limit(subscribed: Service, s
     turn = await subscribed.create(script("work", tool("Bash", command=ENDLESS)), options(sandbox))
     session = turn.session
     with pytest.raises(SessionBusy):
-        await subscribed.send(session.id, "more", when_busy=WhenBusy.REFUSE, on_limit="wait")
+        await subscribed.send(session.id, "more", busy_mode=BusyMode.REFUSE, on_limit="wait")
     await subscribed.interrupt(session.id)
     with pytest.raises(InvalidArgument):
         await subscribed.send(session.id, "more", images=["/missing.png"], on_limit="wait")

@@ -124,14 +124,14 @@ def test_a_session_is_not_free_where_that_cannot_be_told(tmp_path: Path) -> None
 
 def test_an_id_of_which_nothing_can_be_told_counts_as_taken(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     leases.take(OTHER).release()
-    assert (leases.ever_taken(OTHER), leases.ever_taken(SESSION)) == (True, False)
+    assert (leases.was_ever_leased(OTHER), leases.was_ever_leased(SESSION)) == (True, False)
 
     def failing(*_: object, **__: object) -> os.stat_result:
         raise OSError(12, "Cannot allocate memory")
 
     with monkeypatch.context() as now:
         now.setattr(os, "lstat", failing)
-        assert leases.ever_taken(SESSION)
+        assert leases.was_ever_leased(SESSION)
 
 
 def test_a_server_is_woken_by_who_wants_its_session_and_by_nothing_else_that_is_written(tmp_path: Path) -> None:

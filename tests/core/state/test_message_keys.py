@@ -30,7 +30,7 @@ def test_a_pending_key_of_a_server_that_is_gone_is_taken_over_with_its_message_i
     taken = one.take(NAME, "digest")
     assert (taken.state, taken.message_id) == (KeyState.ORPHANED, first.message_id)
     assert other.take(NAME, "digest").state is KeyState.PENDING
-    one.give_back(NAME)
+    one.free_key(NAME)
     assert other.take(NAME, "digest").state is KeyState.NEW
 
 
@@ -40,7 +40,7 @@ def test_keys_belong_to_a_principal_and_a_session(tmp_path: Path) -> None:
     keys.accept(NAME, "target")
     for other in (KeyName("bob", "session", "key"), KeyName("alice", "other", "key"), KeyName("alice", "session", "k")):
         assert keys.take(other, "digest").state is KeyState.NEW
-    keys.give_back(NAME)
+    keys.free_key(NAME)
     assert keys.take(NAME, "digest").state is KeyState.ACCEPTED, "an accepted key cannot be given back"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from claude_code_mcp.core.transcripts import index
-from claude_code_mcp.core.transcripts.index import File, FileTable, look_at
+from claude_code_mcp.core.transcripts.index import File, FileTable, stat_file
 from claude_code_mcp.core.transcripts.watched_files import DirectoryWatch
 
 
@@ -19,7 +19,7 @@ def wanted(name: str) -> bool:
 
 
 def scanned(root: Path) -> dict[str, File]:
-    files = (look_at(str(path)) for path in root.glob("*/*.jsonl"))
+    files = (stat_file(str(path)) for path in root.glob("*/*.jsonl"))
     return {file.path: file for file in files if file is not None}
 
 

@@ -17,10 +17,10 @@ from claude_code_mcp.core.state.session_marks import Mark, Marks
 from claude_code_mcp.core.state.session_records import SessionRecord
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
-from claude_code_mcp.plugins.fleet.leases import HeldElsewhere, Holding
+from claude_code_mcp.plugins.fleet.leases import HeldByOtherMachine, Holding
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.records import RecordStore
-from claude_code_mcp.plugins.fleet.session_copy import LeftCopies
+from claude_code_mcp.plugins.fleet.session_copy import OrphanedCopies
 from claude_code_mcp.plugins.fleet.transcripts import TranscriptStore
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
@@ -138,18 +138,18 @@ async def test_a_copy_that_another_machine_takes_just_then_is_not_removed(
         await records.take_over(ID, await ownership.claim(ID, LOCAL, "there"))
 
     ownership.take = take
-    copies = LeftCopies(marks, records, TranscriptStore(fleet), ownership, "here", lambda _: None)
-    marks.set(ID, Mark.COPY_LEFT, True)
+    copies = OrphanedCopies(marks, records, TranscriptStore(fleet), ownership, "here", lambda _: None)
+    marks.set(ID, Mark.ORPHANED_COPY, True)
     await copies.remove(ID)
     assert (await records.read(ID)).epoch == 2, "it is the other machine's"
     assert await copies.left() == frozenset(), "this machine has no more to do with it"
-    with pytest.raises(HeldElsewhere):
+    with pytest.raises(HeldByOtherMachine):
         await copies.check_held_here(ID)
     # And one whose deletion came to nothing: its files are here.
-    marks.set(ID, Mark.COPY_LEFT, True)
-    await LeftCopies(marks, records, TranscriptStore(fleet), ownership, "there", lambda _: record_in(tmp_path)).remove(
-        ID
-    )
+    marks.set(ID, Mark.ORPHANED_COPY, True)
+    await OrphanedCopies(
+        marks, records, TranscriptStore(fleet), ownership, "there", lambda _: record_in(tmp_path)
+    ).remove(ID)
     assert (await records.read(ID)).epoch == 2
     assert await copies.left() == frozenset()
 
@@ -160,8 +160,8 @@ async def test_a_copy_goes_with_its_conversation(fleet: FleetConnection, tmp_pat
     holding = await ownership.claim(ID, LOCAL, "here")
     await records.put(record_in(tmp_path), holding)
     await transcripts.append(ID, [{"type": "user", "uuid": "u1"}], holding=holding)
-    marks.set(ID, Mark.COPY_LEFT, True)
-    copies = LeftCopies(marks, records, transcripts, ownership, "here", lambda _: None)
+    marks.set(ID, Mark.ORPHANED_COPY, True)
+    copies = OrphanedCopies(marks, records, transcripts, ownership, "here", lambda _: None)
     await copies.remove(ID)
     with pytest.raises(SessionNotFound):
         await records.read(ID)

@@ -23,7 +23,7 @@ from claude_code_mcp.plugins.fleet.keeper import KeptOwnership
 from claude_code_mcp.plugins.fleet.leases import VALID_PART, HeldElsewhere, Holding, Holdings, MachineLease
 from claude_code_mcp.plugins.fleet.machines import Members
 from claude_code_mcp.plugins.fleet.nats_server import ServerConfiguration, client_context, server_certificate
-from claude_code_mcp.plugins.fleet.store_keeper import KeptJetStream, access_to, store_request
+from claude_code_mcp.plugins.fleet.store_keeper import KeeperJetStream, access_to, store_request
 from claude_code_mcp.plugins.fleet.tickets import (
     KeyRing,
     MachineKey,
@@ -197,7 +197,7 @@ async def test_a_machine_that_is_removed_is_cut_off_at_once_and_stays_out(
     with pytest.raises(FleetUnreachable):
         await connect_machine(key)
     assert b.client.is_connected
-    assert await KeptOwnership(b, id_of(b)).read("s1") is None
+    assert await KeeperOwnership(b, id_of(b)).read("s1") is None
     with pytest.raises(InvalidArgument):
         await ask_operator(operator, "remove", machine=id_of(a))
     await operator.close()
@@ -210,7 +210,7 @@ async def test_machines_and_their_keys_are_still_there_after_a_restart(tmp_path:
     async with hosting(tmp_path / "host", host="127.0.0.1", port=-1) as second:
         assert second.machine.machine_id == own
         machine = await connect_machine(replace(key, address=second.server.url))
-        assert await KeptOwnership(machine, key.machine_id).read("s1") is None
+        assert await KeeperOwnership(machine, key.machine_id).read("s1") is None
         await machine.close()
 
 
@@ -392,7 +392,7 @@ async def test_no_machine_can_have_an_answer_sent_to_another(
     await a.client.publish(names.keeper(id_of(a), "read"), b'{"session_id":"s1"}', reply=forged)
     await a.client.publish(f"fleet.keeper.{id_of(a)}.api.STREAM.INFO.{names.TRANSCRIPTS}", b"", reply=forged)
     await a.flushed()
-    await KeptOwnership(a, id_of(a)).read("s1")  # behind them, in the same queues
+    await KeeperOwnership(a, id_of(a)).read("s1")  # behind them, in the same queues
     with pytest.raises(APIError):
         await a.jetstream.stream_info("KV_other")
     await host.connection.client.publish(forged, b"last")
@@ -406,7 +406,7 @@ async def test_no_acknowledgment_takes_the_place_of_what_another_machine_has_wri
 ) -> None:
     """JetStream sends it wherever the sender says, and stores it if that is the subject of a store."""
     a, b = machines
-    held = await KeptOwnership(b, id_of(b)).claim("s1", "alice", id_of(b))
+    held = await KeeperOwnership(b, id_of(b)).claim("s1", "alice", id_of(b))
     records = await b.jetstream.key_value(names.RECORDS)
     await records.put("s1", b"record")
     for store in (names.entry(names.SESSIONS, "s1"), names.entry(names.RECORDS, "s1"), names.transcript("s1")):
@@ -429,7 +429,7 @@ async def test_a_machine_claims_and_writes_with_its_own_key(
 ) -> None:
     a, _ = machines
     lease = MachineLease(a, id_of(a), lambda: b"{}")
-    holdings = Holdings(lease, KeptOwnership(a, id_of(a)), NoTurns())
+    holdings = Holdings(lease, KeeperOwnership(a, id_of(a)), NoTurns())
     async with lease.kept():
         holding = await holdings.claim("s1", "alice")
         assert holdings.valid(holding)
@@ -470,7 +470,7 @@ async def test_what_another_machine_holds_can_neither_be_read_nor_written(
     host: Host, machines: tuple[FleetConnection, FleetConnection]
 ) -> None:
     a, b = machines
-    await KeptOwnership(a, id_of(a)).claim("s1", "alice", id_of(a))
+    await KeeperOwnership(a, id_of(a)).claim("s1", "alice", id_of(a))
     await a.jetstream.publish(names.transcript("s1"), b"secret")
     await (await a.jetstream.key_value(names.RECORDS)).put("s1", b"secret")
     await (await a.jetstream.object_store(names.TREES)).put("s1/tree", b"secret")
@@ -499,25 +499,25 @@ async def test_what_another_machine_holds_can_neither_be_read_nor_written(
     await refused(trees.list())
     await refused(b.jetstream.publish(names.entry(names.SESSIONS, "s1"), b"forged"))
     await refused(b.jetstream.key_value(names.MACHINES))
-    assert isinstance(b.jetstream, KeptJetStream)
+    assert isinstance(b.jetstream, KeeperJetStream)
     assert (await (await host.connection.jetstream.key_value(names.RECORDS)).get("s1")).value == b"secret"
 
 
 async def test_a_machine_takes_no_session_that_it_was_not_given(
     host: Host, machines: tuple[FleetConnection, FleetConnection]
 ) -> None:
-    a, b = (KeptOwnership(machine, id_of(machine)) for machine in machines)
+    a, b = (KeeperOwnership(machine, id_of(machine)) for machine in machines)
     held = await a.claim("s1", "alice", id_of(machines[0]))  # that machine has no lease: it looks dead
     with pytest.raises(PermissionDenied, match="s1"):
         await b.claim("s1", "alice", id_of(machines[1]))
-    with pytest.raises(HeldElsewhere):
+    with pytest.raises(HeldByOtherMachine):
         await b.confirm(replace(held, machine=id_of(machines[1])))
     await b.release(held)
     assert await b.read("s1") == held
     given = await host.ownership.claim("s1", "alice", id_of(machines[1]))  # as a gateway does it
     assert given.epoch == 2
     assert (await b.claim("s1", "alice", id_of(machines[1]))).epoch == 3
-    with pytest.raises(HeldElsewhere):
+    with pytest.raises(HeldByOtherMachine):
         await a.confirm(held)
 
 
@@ -525,7 +525,7 @@ async def test_a_request_that_says_two_things_is_passed_on_as_it_was_understood(
     host: Host, machines: tuple[FleetConnection, FleetConnection]
 ) -> None:
     a, _ = machines
-    await KeptOwnership(a, id_of(a)).claim("s1", "alice", id_of(a))
+    await KeeperOwnership(a, id_of(a)).claim("s1", "alice", id_of(a))
     consumer = '{"stream_name":"FLEET_TRANSCRIPTS","config":{"deliver_subject":"fleet.machine.x.open"},"config":%s}'
     body = (consumer % '{"filter_subject":"fleet.transcript.s1","ack_policy":"none"}').encode()
     subject = f"fleet.keeper.{id_of(a)}.api.CONSUMER.CREATE.{names.TRANSCRIPTS}"

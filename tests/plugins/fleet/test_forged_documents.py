@@ -20,7 +20,7 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.leases import Holding
-from claude_code_mcp.plugins.fleet.records import AbsentRecords, SessionDocument, put_beside
+from claude_code_mcp.plugins.fleet.records import AbsentRecords, SessionDocument, put_keys_and_spending
 from claude_code_mcp.plugins.fleet.working_trees import TreeRef, TreeRefused
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
@@ -51,7 +51,7 @@ def test_a_tree_leads_nowhere_else_and_is_no_option_of_git(row: dict[str, Any]) 
 def test_nobodys_spending_is_changed_but_its_owners_and_never_lowered(tmp_path: Path, row: dict[str, Any]) -> None:
     database = database_in(tmp_path)
     spending = tuple(map(tuple, row["spending"]))
-    put_beside(database, SessionDocument(epoch=1, record=RECORD, spending=spending))
+    put_keys_and_spending(database, SessionDocument(epoch=1, record=RECORD, spending=spending))
     found = database.read(lambda db: db.execute("SELECT day, principal, usd FROM spending").fetchall())
     assert [[*each] for each in found] == row["kept"]
 
@@ -59,7 +59,7 @@ def test_nobodys_spending_is_changed_but_its_owners_and_never_lowered(tmp_path: 
 @named("keys")
 def test_only_keys_of_the_session_are_taken(tmp_path: Path, row: dict[str, Any]) -> None:
     database = database_in(tmp_path)
-    put_beside(database, SessionDocument(epoch=1, record=RECORD, keys=tuple(map(tuple, row["keys"]))))
+    put_keys_and_spending(database, SessionDocument(epoch=1, record=RECORD, keys=tuple(map(tuple, row["keys"]))))
     found = database.read(lambda db: db.execute("SELECT key FROM message_keys").fetchall())
     assert len(found) == row["kept"]
 

@@ -148,7 +148,7 @@ async def test_what_a_machine_wrote_after_it_had_lost_a_session_is_put_aside_whe
         assert (await say(two.service, session.id, script("the second", "yes"))).ok
         await two.replica.complete(session.id)
         ledger.release(session.id)
-        await one.service.relocation.let_go(session.id)
+        await one.service.relocation.forget_moved_session(session.id)
         one.replica.forget(session.id)
         adopted = await one.mover.take(session.id, LOCAL, str(cwd))
         assert adopted.superseded is not None

@@ -10,7 +10,7 @@ import pytest
 
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
-from claude_code_mcp.plugins.fleet.keeper import Keeper, KeptOwnership
+from claude_code_mcp.plugins.fleet.keeper import Keeper, KeeperOwnership
 from claude_code_mcp.plugins.fleet.leases import Holding
 from claude_code_mcp.plugins.fleet.nats_client import Msg
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
@@ -29,9 +29,9 @@ class KeptFleet:
     machine: FleetConnection
     claims: list[Msg]
 
-    def process(self, run: str) -> KeptOwnership:
+    def process(self, run: str) -> KeeperOwnership:
         """The machine's view from one of its processes."""
-        return KeptOwnership(self.machine, "m", run)
+        return KeeperOwnership(self.machine, "m", run)
 
     async def replayed(self, claim: Msg, headers: dict[str, str] | None = None) -> dict[str, object]:
         answer = await self.machine.client.request(claim.subject, claim.data, timeout=HANG_SECONDS, headers=headers)

@@ -18,13 +18,13 @@ from claude_code_mcp.plugins.fleet.connection import MIN_LEASE_SECONDS, FleetCon
 from claude_code_mcp.plugins.fleet.keeper import Keeper
 from claude_code_mcp.plugins.fleet.leases import (
     FencingClock,
-    HeldElsewhere,
+    HeldByOtherMachine,
     Holding,
     Holdings,
     LeaseLapsed,
     MachineInUse,
     MachineLease,
-    StillArriving,
+    TransferUnfinished,
 )
 from claude_code_mcp.plugins.fleet.nats_server import Running, running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
@@ -134,7 +134,7 @@ async def test_a_session_that_a_living_machine_holds_cannot_be_taken(fleet: Flee
         assert holding.epoch == 1
         assert a.valid(holding)
         assert await a.claim("s1", "alice") == holding
-        with pytest.raises(HeldElsewhere) as refused:
+        with pytest.raises(HeldByOtherMachine) as refused:
             await b.claim("s1", "alice")
         assert refused.value.data["machine"] == "a"
         assert await b.holder("s1") == holding
@@ -187,7 +187,7 @@ async def test_of_many_claims_at_once_just_one_succeeds(fleet: FleetConnection) 
     claims = (bucket.claim("s1", "alice", name) for name in names_of_machines)
     results = await asyncio.gather(*claims, return_exceptions=True)
     (won,) = [result for result in results if isinstance(result, Holding)]
-    assert sum(isinstance(result, HeldElsewhere) for result in results) == 7
+    assert sum(isinstance(result, HeldByOtherMachine) for result in results) == 7
     assert await bucket.read("s1") == won
 
 
@@ -211,7 +211,7 @@ async def test_the_last_holder_has_the_first_claim_for_a_moment(fleet: FleetConn
     taking = asyncio.ensure_future(bucket.claim("s1", "alice", "b"))
     await until_true(lambda: "a" in bucket._missing)
     await fleet.jetstream.publish(names.entry(names.MACHINES, "a"), b"{}")  # it is back
-    with pytest.raises(HeldElsewhere):
+    with pytest.raises(HeldByOtherMachine):
         await taking
     assert await bucket.read("s1") == held
 
@@ -261,7 +261,7 @@ async def test_a_take_over_that_has_begun_fails_when_the_holder_is_back(fleet: F
         assert not a.valid(holding)
         lease.renew_now()
         await until_true(lambda: "resume 1" in turns.calls)
-        with pytest.raises(HeldElsewhere):
+        with pytest.raises(HeldByOtherMachine):
             # What the other would write now is compared with what it has seen.
             await bucket.confirm(Holding("s1", "b", 1, "alice", seen.revision))
         sessions = await fleet.jetstream.key_value(names.SESSIONS)
@@ -278,29 +278,29 @@ async def test_a_session_that_was_given_is_not_used_before_it_has_arrived(fleet:
     assert (given.machine, given.arriving, given.epoch) == ("b", True, 2)
     async with machine(fleet, "b") as (b, _, _):
         # As when a message comes before it was taken, or after a restart in the middle of that.
-        with pytest.raises(StillArriving):
+        with pytest.raises(TransferUnfinished):
             await b.claim("s1", "alice")
         taking = await b.claim("s1", "alice", taking=True)
-        with pytest.raises(StillArriving):
+        with pytest.raises(TransferUnfinished):
             await b.claim("s1", "alice")
         assert (await bucket.confirm(taking)).arriving, "a lapse in between changes nothing"
         assert not (await b.arrived(taking)).arriving
         assert (await b.claim("s1", "alice")).epoch == taking.epoch == 3
         assert await bucket.last("s1") == b.held("s1")
         await b.release(taking)
-        with pytest.raises(HeldElsewhere):
+        with pytest.raises(HeldByOtherMachine):
             await b.arrived(taking)
 
 
 async def test_a_session_is_given_back_only_if_nobody_has_it(fleet: FleetConnection) -> None:
     bucket = await OwnershipBucket.opened(fleet)
     await bucket.release(await bucket.claim("s1", "alice", "a"))
-    await bucket.give_back("s1", "alice", "a")
+    await bucket.return_to_source("s1", "alice", "a")
     back = await bucket.read("s1")
     assert back is not None
     assert (back.machine, back.arriving) == ("a", False), "it has all of it"
-    with pytest.raises(HeldElsewhere):
-        await bucket.give_back("s1", "alice", "b")
+    with pytest.raises(HeldByOtherMachine):
+        await bucket.return_to_source("s1", "alice", "b")
 
 
 async def test_the_time_to_come_back_begins_when_a_machine_is_gone_and_not_with_the_first_message(

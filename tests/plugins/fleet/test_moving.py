@@ -171,8 +171,8 @@ class HeldFleet(NamedFleet):
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         return await self._bucket.give(session_id, principal, machine_id)
 
-    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
-        await self._bucket.give_back(session_id, principal, machine_id)
+    async def return_to_source(self, session_id: str, principal: str, machine_id: str) -> None:
+        await self._bucket.return_to_source(session_id, principal, machine_id)
 
     async def take_back(self, holding: Holding) -> None:
         await self._bucket.release(holding)

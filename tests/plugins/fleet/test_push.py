@@ -24,7 +24,7 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.state.session_records import SessionRecord
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
-from claude_code_mcp.plugins.fleet.keeper import Keeper, KeptOwnership
+from claude_code_mcp.plugins.fleet.keeper import Keeper, KeeperOwnership
 from claude_code_mcp.plugins.fleet.nats_client import Client
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.push_receivers import FleetReceivers, MachinePush
@@ -164,11 +164,11 @@ class Keepers:
     """Two gateways with keys of their own, and a machine `m` that holds a session of alice."""
 
     gateways: list[FleetReceivers]
-    machine: KeptOwnership
-    other: KeptOwnership
+    machine: KeeperOwnership
+    other: KeeperOwnership
     session_id: str
 
-    async def push(self, receiver: Receiver, delivery: str, by: KeptOwnership | None = None, **changed: Any) -> Any:
+    async def push(self, receiver: Receiver, delivery: str, by: KeeperOwnership | None = None, **changed: Any) -> Any:
         notice = asdict(Notice("question", self.session_id, "A title", "Wants to", time.time(), time.time() + 60, "q1"))
         about = {"session_id": changed.pop("session_id", self.session_id), "principal": "alice"}
         asked = {**about, "receiver": receiver.id, "delivery": delivery}
@@ -190,7 +190,9 @@ async def keepers(fleet: FleetConnection) -> AsyncIterator[Keepers]:
             keeper = Keeper(fleet, bucket, seed, receivers.verbs, receivers.verbs_for_all)
             await stack.enter_async_context(in_own_task(keeper.serving()))
             gateways.append(receivers)
-        asking = [KeptOwnership(replace(fleet, client=await inbox_of(fleet, name, stack)), name) for name in ("m", "x")]
+        asking = [
+            KeeperOwnership(replace(fleet, client=await inbox_of(fleet, name, stack)), name) for name in ("m", "x")
+        ]
         yield Keepers(gateways, asking[0], asking[1], session_id)
 
 
@@ -387,7 +389,7 @@ async def test_a_machine_understands_a_keeper_of_a_later_version(fleet: FleetCon
     async with AsyncExitStack() as stack:
         keeper = Keeper(fleet, bucket, new_seed(), {"receivers": later})
         await stack.enter_async_context(in_own_task(keeper.serving()))
-        asking = KeptOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
+        asking = KeeperOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
         push = MachinePush(service, asking, service.settings.state_dir / "web", "m")
         answer.update(
             events=["question", "weather"], chosen_from=["question", "weather"], quiet_hours=None, mood=1,

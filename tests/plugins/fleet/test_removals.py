@@ -19,7 +19,7 @@ from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
 from claude_code_mcp.plugins.fleet.gateway import Gateway
-from claude_code_mcp.plugins.fleet.keeper import Keeper, KeptOwnership
+from claude_code_mcp.plugins.fleet.keeper import Keeper, KeeperOwnership
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.removals import MachineRemovals, Removals
 from claude_code_mcp.plugins.fleet.tickets import new_seed
@@ -131,7 +131,7 @@ async def test_each_removal_is_done_once_and_none_from_before_a_machine_was_ther
     gateway, bucket = Removals(fleet), await OwnershipBucket.opened(fleet)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(in_own_task(Keeper(fleet, bucket, new_seed(), gateway.verbs).serving()))
-        asking = KeptOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
+        asking = KeeperOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
         await gateway.note("ann")
 
         def machine() -> MachineRemovals:
@@ -170,7 +170,7 @@ async def test_what_somebody_begins_who_was_invited_again_is_not_ended_for_an_ol
     gateway, bucket = Removals(fleet), await OwnershipBucket.opened(fleet)
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(in_own_task(Keeper(fleet, bucket, new_seed(), gateway.verbs).serving()))
-        asking = KeptOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
+        asking = KeeperOwnership(replace(fleet, client=await inbox_of(fleet, "m", stack)), "m")
         machine = MachineRemovals(asking, database_in(tmp_path / "state"), owners, end)
         await machine.catch_up()
         await gateway.note("ann")

@@ -26,7 +26,7 @@ from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.runner import MachineParts, running_machine
 from claude_code_mcp.server.server import McpServer
-from claude_code_mcp.server.tools.manage_session import give_away
+from claude_code_mcp.server.tools.manage_session import release_for_move
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from claude_code_mcp.testing.script import script, tool
 from tests.conftest import RUN
@@ -116,10 +116,10 @@ async def test_a_session_that_stays_on_its_machine_goes_on_without_the_fleet_whi
         stored = await fleet.jetstream.stream_info(names.TRANSCRIPTS, subjects_filter=">")
         assert [*(stored.state.subjects or {})] == [names.transcript(other.session.id)]
         with pytest.raises(InvalidArgument, match="pinned to its machine"):
-            await give_away(service, LOCAL_CALLER, session.id, wait=False, without_tree=False)
+            await release_for_move(service, LOCAL_CALLER, session.id, wait=False, without_tree=False)
         # Nobody else can have it, whether or not its machine is there, nor is it to be brought there.
         for other_machine in ("another", "m"):
-            with pytest.raises(HeldElsewhere):
+            with pytest.raises(HeldByOtherMachine):
                 await ownership.claim(session.id, LOCAL, other_machine, taking=True)
         # One that has left its machine is not marked afterward.
         with pytest.raises(PermissionDenied):

@@ -16,7 +16,7 @@ from cryptography.x509.oid import NameOID
 
 from claude_code_mcp.core.model.events import AuditEvent
 from claude_code_mcp.core.model.network import CredentialRule, NetworkRules, parse_host_rule
-from claude_code_mcp.plugins.sandbox.network.egress import RunAuthority
+from claude_code_mcp.plugins.sandbox.network.egress import RunCertificateAuthority
 from claude_code_mcp.plugins.sandbox.network.proxy import ProxyNotes, SandboxProxy
 
 
@@ -101,7 +101,7 @@ async def proxying(
     credentials: Sequence[CredentialRule] = (),
     environment: dict[str, str] | None = None,
     names: dict[str, list[str]] | None = None,
-    authority: RunAuthority | None = None,
+    authority: RunCertificateAuthority | None = None,
     trust: ssl.SSLContext | None = None,
     *,
     real_lookups: bool = False,

@@ -15,7 +15,7 @@ import pytest
 
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.network import parse_credential
-from claude_code_mcp.plugins.sandbox.network.egress import RunAuthority
+from claude_code_mcp.plugins.sandbox.network.egress import RunCertificateAuthority
 from claude_code_mcp.plugins.sandbox.network.http_exchange import SecretMask, read_credential, same_host
 
 from .support import Behind, Certificates, Served, fields, proxying, serving
@@ -26,8 +26,8 @@ ENVIRONMENT = {"GITHUB_TOKEN": SECRET}
 
 
 @pytest.fixture(scope="module")
-def authority() -> RunAuthority:
-    return RunAuthority()
+def authority() -> RunCertificateAuthority:
+    return RunCertificateAuthority()
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def certificates(tmp_path: Path) -> Certificates:
 
 @asynccontextmanager
 async def secured(
-    certificates: Certificates, authority: RunAuthority, **facts: object
+    certificates: Certificates, authority: RunCertificateAuthority, **facts: object
 ) -> AsyncIterator[tuple[Served, Behind]]:
     """A host with a credential, over TLS, behind the proxy."""
     async with (
@@ -69,14 +69,14 @@ async def curl(behind: Behind, bundle: Path, *arguments: str) -> tuple[int, str]
 
 
 @pytest.fixture
-def bundle(tmp_path: Path, authority: RunAuthority) -> Path:
+def bundle(tmp_path: Path, authority: RunCertificateAuthority) -> Path:
     file = tmp_path / "bundle.pem"
     file.write_bytes(authority.bundle())
     return file
 
 
 async def test_the_credential_is_put_in_and_the_requests_own_header_is_replaced(
-    certificates: Certificates, authority: RunAuthority, bundle: Path
+    certificates: Certificates, authority: RunCertificateAuthority, bundle: Path
 ) -> None:
     async with secured(certificates, authority) as (web, behind):
         url = f"https://{HOST}:{web.port}/repos"
@@ -95,7 +95,7 @@ async def test_the_credential_is_put_in_and_the_requests_own_header_is_replaced(
 
 
 async def test_a_server_that_sends_the_credential_back_does_not_give_it_away(
-    certificates: Certificates, authority: RunAuthority, bundle: Path
+    certificates: Certificates, authority: RunCertificateAuthority, bundle: Path
 ) -> None:
     async with secured(certificates, authority, echoes=True) as (web, behind):
         code, output = await curl(behind, bundle, f"https://{HOST}:{web.port}/echo", "-d", "x=1")
@@ -116,7 +116,7 @@ async def test_a_server_that_sends_the_credential_back_does_not_give_it_away(
     ],
 )
 async def test_requests_in_a_tunnel_are_for_its_host_and_reflect_nothing(
-    certificates: Certificates, authority: RunAuthority, bundle: Path, arguments: list[str], said: str
+    certificates: Certificates, authority: RunCertificateAuthority, bundle: Path, arguments: list[str], said: str
 ) -> None:
     async with secured(certificates, authority, echoes=True) as (web, behind):
         _, output = await curl(behind, bundle, f"https://{HOST}:{web.port}/", *arguments)
@@ -126,7 +126,7 @@ async def test_requests_in_a_tunnel_are_for_its_host_and_reflect_nothing(
 
 
 async def test_the_name_in_the_handshake_must_be_that_of_the_tunnel(
-    certificates: Certificates, authority: RunAuthority
+    certificates: Certificates, authority: RunCertificateAuthority
 ) -> None:
     async with secured(certificates, authority) as (web, behind):
         for name, good in ((HOST, True), (HOST.upper(), True), ("other.test", False), (None, True)):
@@ -145,7 +145,7 @@ async def test_the_name_in_the_handshake_must_be_that_of_the_tunnel(
 
 
 async def test_hosts_without_a_credential_are_not_intercepted(
-    certificates: Certificates, authority: RunAuthority, bundle: Path
+    certificates: Certificates, authority: RunCertificateAuthority, bundle: Path
 ) -> None:
     async with serving(certificates.server("plain.test")) as web:
         names = {"plain.test": ["127.0.0.1"]}
@@ -161,7 +161,7 @@ async def test_hosts_without_a_credential_are_not_intercepted(
 
 
 async def test_a_server_with_a_wrong_certificate_does_not_get_the_credential(
-    certificates: Certificates, authority: RunAuthority, bundle: Path
+    certificates: Certificates, authority: RunCertificateAuthority, bundle: Path
 ) -> None:
     async with serving(certificates.server("somebody-else.test")) as web:
         rule = parse_credential(f"{HOST}:{web.port}", "Authorization", "env:GITHUB_TOKEN")
@@ -173,7 +173,9 @@ async def test_a_server_with_a_wrong_certificate_does_not_get_the_credential(
     assert web.heads == []
 
 
-async def test_over_an_unencrypted_connection_a_credential_goes_to_loopback_alone(authority: RunAuthority) -> None:
+async def test_over_an_unencrypted_connection_a_credential_goes_to_loopback_alone(
+    authority: RunCertificateAuthority,
+) -> None:
     async with serving() as web:
         rules = [
             parse_credential(f"{name}:{web.port}", "X-Api-Key", "env:GITHUB_TOKEN") for name in ("localhost", HOST)

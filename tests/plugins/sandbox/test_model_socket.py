@@ -14,7 +14,7 @@ import pytest
 from claude_code_mcp.core.model.usage import Usage
 from claude_code_mcp.plugins.sandbox import model_socket
 from claude_code_mcp.plugins.sandbox.model_request import NOTHING_MORE, allowed_headers
-from claude_code_mcp.plugins.sandbox.model_socket import ModelSocket, costs_something, forwarded_headers
+from claude_code_mcp.plugins.sandbox.model_socket import ModelSocket, forwarded_headers, is_billed
 from claude_code_mcp.plugins.sandbox.network.http_exchange import end_to_end
 from tests.support.waiting import HANG_SECONDS, until_true
 
@@ -132,15 +132,15 @@ def test_no_compression_is_asked_for() -> None:
 )
 def test_only_what_is_counted_can_be_spent(line: str, costs: bool | None) -> None:
     method, _, target = line.encode().partition(b" ")
-    assert costs_something(method, target) is costs
+    assert is_billed(method, target) is costs
 
 
 def test_the_path_of_the_address_is_part_of_the_request() -> None:
-    assert costs_something(b"POST", b"/c/v1/messages", "/c") is True
-    assert costs_something(b"POST", b"/c/v1/messages/batches", "/c") is None
-    assert costs_something(b"POST", b"/v1/messages", "/c") is None
-    assert costs_something(b"GET", b"/c/v1/models", "/c") is False
-    assert costs_something(b"GET", b"/v1/models", "/c") is None
+    assert is_billed(b"POST", b"/c/v1/messages", "/c") is True
+    assert is_billed(b"POST", b"/c/v1/messages/batches", "/c") is None
+    assert is_billed(b"POST", b"/v1/messages", "/c") is None
+    assert is_billed(b"GET", b"/c/v1/models", "/c") is False
+    assert is_billed(b"GET", b"/v1/models", "/c") is None
 
 
 # -- over the line ----------------------------------------------------------------------------------------------------

@@ -311,7 +311,7 @@ class SlowIssuer:
 
     issuer = "https://slow.example.org"
     resource = RESOURCE
-    look_every = 1e9
+    recheck_interval = 1e9
 
     def __init__(self, *good: str) -> None:
         self.good = good

@@ -155,12 +155,12 @@ async def test_who_is_removed_while_they_are_being_let_in_is_not(
     invited = people.by_invite(secret)
     assert invited is not None
     person = invited[0]
-    letting_in = asyncio.ensure_future(way.let_in(grant_of(person, 2e9), 2e9))
+    admitting = asyncio.ensure_future(way.admit_grant(grant_of(person, 2e9), 2e9))
     await asked.wait()
     way.end_person("ann", person.subject)
     decided.set()
-    assert await letting_in is None
-    assert await way.let_in(grant_of(person, 2e9), 2e9) is None
+    assert await admitting is None
+    assert await way.admit_grant(grant_of(person, 2e9), 2e9) is None
 
 
 async def test_nobody_else_comes_by_the_name_of_somebody_who_is_invited(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ async def test_what_rests_on_a_sign_in_ends_with_it(issuer: Issuer) -> None:
     assert callers.way._tokens is not None
     grant = await callers.way._tokens.check(sign(issuer.claims(RESOURCE)))
     assert grant is not None
-    identity = await people.let_in(grant, time.time() + 2)
+    identity = await people.admit_grant(grant, time.time() + 2)
     assert identity is not None
     ended: asyncio.Event = asyncio.Event()
 

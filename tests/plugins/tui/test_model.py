@@ -128,16 +128,16 @@ def test_a_folded_command_shows_its_purpose_and_the_end_of_its_output_and_an_edi
 def test_calls_that_only_look_are_one_line_until_one_fails_or_another_call_is_between() -> None:
     conversation = ShownConversation(SHOP)
     conversation.fold(page(*WORK[:5]))
-    conversation.fold_looks()
+    conversation.fold_read_calls()
     assert [block.run for block in conversation.blocks] == [None] * 3, "two calls are no run"
     conversation.fold(page(*WORK))
-    conversation.fold_looks()
+    conversation.fold_read_calls()
     runs = [(block.id, block.run.line) for block in conversation.blocks if block.run is not None]
     assert runs == [("w0", "Read 4 files, searched 1 time")]
     assert [block.id for block in conversation.blocks if block.is_hidden] == ["w1", "w2", "w3", "w4"]
     failed = {"type": "tool_result", "tool_use_id": "w2", "content": "no", "is_error": True}
     conversation.fold(page(message("user", "again", failed)))
-    conversation.fold_looks()
+    conversation.fold_read_calls()
     assert not any(block.is_hidden for block in conversation.blocks)
 
 

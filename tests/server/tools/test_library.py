@@ -111,10 +111,10 @@ async def test_a_session_is_given_away_after_its_turn_and_in_a_fleet_alone(
     assert (code, "sessions can be moved only in a fleet" in message) == ("INVALID_ARGUMENT", True)
     given: list[tuple[str, bool, bool]] = []
 
-    async def give_away(name: str, _: Caller, /, *, without_tree: bool) -> None:
+    async def release(name: str, _: Caller, /, *, without_tree: bool) -> None:
         given.append((name, caller.service.session(name).busy, without_tree))
 
-    caller.service.relocation.give_away = give_away
+    caller.service.relocation.release_for_move = release
     slow = script("Slow", text("at last", until=str(tmp_path / "go")))
     await caller.ok("claude_send_message", sessionId=session_id, message=slow)
     moving = asyncio.ensure_future(caller.ok(manage, sessionId=session_id, action="move", wait=True, confirm=True))

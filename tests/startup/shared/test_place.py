@@ -70,7 +70,7 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path, mode: int)
     directory = tmp_path / "run"
     directory.mkdir()
     directory.chmod(mode)
-    with pytest.raises(place.NoPlace, match="not a private directory"):
+    with pytest.raises(place.SharedServerUnavailable, match="not a private directory"):
         place.runtime_directory({place.RUNTIME_DIR: str(directory)})
 
 
@@ -79,7 +79,7 @@ def test_a_link_and_a_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "file").touch(mode=0o700)
     for wrong in ("link", "file"):
-        with pytest.raises(place.NoPlace):
+        with pytest.raises(place.SharedServerUnavailable):
             place.runtime_directory({place.RUNTIME_DIR: str(tmp_path / wrong)})
 
 
@@ -90,7 +90,7 @@ def test_a_runtime_directory_that_others_can_write_to_is_passed_over(tmp_path: P
     environment = {"XDG_RUNTIME_DIR": str(public), "XDG_STATE_HOME": str(state)}
     assert place.runtime_directory(environment) == str(state / "claude-code-mcp" / "run")
     (state / "claude-code-mcp" / "run").chmod(0o755)
-    with pytest.raises(place.NoPlace, match="run"):
+    with pytest.raises(place.SharedServerUnavailable, match="run"):
         place.runtime_directory(environment)
     public.chmod(0o700)
     assert place.runtime_directory(environment) == str(public / "claude-code-mcp")
@@ -121,7 +121,7 @@ def test_an_unreadable_lock_is_reported_as_such(tmp_path: Path, monkeypatch: pyt
 
     with monkeypatch.context() as patch:
         patch.setattr(os if at == "open" else fcntl, at, failing)
-        with pytest.raises(place.NoPlace, match=os.strerror(errno.ENOLCK)):
+        with pytest.raises(place.SharedServerUnavailable, match=os.strerror(errno.ENOLCK)):
             place.is_held(found)
         monkeypatch.setenv(place.RUNTIME_DIR, found.directory)
         (finding,) = doctor._check_shared_servers()
@@ -136,7 +136,7 @@ def test_a_directory_of_another_user_is_refused(tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir(mode=0o700)
     os.chown(directory, 12345, 12345)
-    with pytest.raises(place.NoPlace, match="not a private directory"):
+    with pytest.raises(place.SharedServerUnavailable, match="not a private directory"):
         place.runtime_directory({place.RUNTIME_DIR: str(directory)})
 
 

@@ -107,7 +107,7 @@ def read_add_line(argv: Sequence[str]) -> AddLine:
         if word == "--":
             line.command, rest = [*line.command, *rest], []
         elif line.command:
-            _go_on_with_command(line, word, rest)
+            _add_command_word(line, word, rest)
         elif word.startswith("-") and len(word) > 1:
             _take_option(line, word, rest)
         elif not line.name:
@@ -122,7 +122,7 @@ def read_add_line(argv: Sequence[str]) -> AddLine:
     return line
 
 
-def _go_on_with_command(line: AddLine, word: str, rest: list[str]) -> None:
+def _add_command_word(line: AddLine, word: str, rest: list[str]) -> None:
     """Handles a word after the first one of a command without `--`. If it is an option of the command, all following
     words belong to the command."""
     if not word.startswith("-") or len(word) == 1:

@@ -32,7 +32,7 @@ LEFT_OUT = object()
 """The value of a field that is not filled in."""
 
 
-class Unfit(Exception):
+class InvalidFieldValue(Exception):
     """The line is not a value of the field; the text describes valid values."""
 
 
@@ -69,16 +69,16 @@ class FieldEntry:
         return f"  {one_line(self.model.name)} ({', '.join(filter(None, remarks))}){default}: "
 
     def value(self, line: str) -> Any:
-        """The value of a line, or LEFT_OUT. Raises Unfit."""
+        """The value of a line, or LEFT_OUT. Raises InvalidFieldValue."""
         text = line.strip()
         if not text and self._default is LEFT_OUT and self.required:
-            raise Unfit("a value is required")
+            raise InvalidFieldValue("a value is required")
         if not text:
             return self._default
         match self.model.kind:
             case FieldKind.BOOLEAN:
                 if text.lower() not in _TRUE | _FALSE:
-                    raise Unfit("it must be yes or no")
+                    raise InvalidFieldValue("it must be yes or no")
                 return text.lower() in _TRUE
             case FieldKind.ARRAY:
                 return self._several(text)
@@ -89,7 +89,7 @@ class FieldEntry:
         self._check_size(len(line), "minLength", "maxLength", "characters")
         form = self.schema.get("format")
         if isinstance(form, str) and form in _FORMATS and not _is_of_format(text, form):
-            raise Unfit(f"it must be {_FORMATS[form][1]}")
+            raise InvalidFieldValue(f"it must be {_FORMATS[form][1]}")
         return line
 
     # -- choices ------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class FieldEntry:
         if len(begun) == 1:
             return begun[0]
         numbers = f"a number from 1 to {len(options)}, or " if self._numbered else ""
-        raise Unfit(f"it must be {numbers}one of {one_line(', '.join(options), 300)}")
+        raise InvalidFieldValue(f"it must be {numbers}one of {one_line(', '.join(options), 300)}")
 
     def _several(self, text: str) -> list[Any]:
         parts = [part.strip() for part in text.split(",") if part.strip()]
@@ -131,20 +131,20 @@ class FieldEntry:
         try:
             number: int | float = int(text) if self.model.kind is FieldKind.INTEGER else float(text)
         except ValueError:
-            raise Unfit(f"it must be {_KINDS[self.model.kind]}") from None
+            raise InvalidFieldValue(f"it must be {_KINDS[self.model.kind]}") from None
         if not math.isfinite(number):
-            raise Unfit(f"it must be {_KINDS[self.model.kind]}")
+            raise InvalidFieldValue(f"it must be {_KINDS[self.model.kind]}")
         least, most = _limit(self.schema, "minimum"), _limit(self.schema, "maximum")
         if (least is not None and number < least) or (most is not None and number > most):
-            raise Unfit(f"it must be a number {self._range}")
+            raise InvalidFieldValue(f"it must be a number {self._range}")
         return number
 
     def _check_size(self, size: int, least_key: str, most_key: str, unit: str) -> None:
         least, most = _limit(self.schema, least_key), _limit(self.schema, most_key)
         if least is not None and size < least:
-            raise Unfit(f"it must have at least {least:g} {unit}")
+            raise InvalidFieldValue(f"it must have at least {least:g} {unit}")
         if most is not None and size > most:
-            raise Unfit(f"it must have at most {most:g} {unit}")
+            raise InvalidFieldValue(f"it must have at most {most:g} {unit}")
 
     # -- remarks ------------------------------------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class QuestionPrompter:
         while (line := await self._read_line(entry.prompt, entry.choices)) is not None:
             try:
                 return entry.value(line)
-            except Unfit as reason:
+            except InvalidFieldValue as reason:
                 self._show(f"  Not valid: {reason}.")
         return _END
 

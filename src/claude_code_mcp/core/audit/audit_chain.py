@@ -79,18 +79,18 @@ class ChainReport:
         return not self.broken
 
 
-def verify(files: Sequence[Path], looked_for: str | None = None, *, whole: bool = False) -> ChainReport:
+def verify(files: Sequence[Path], expected_hash: str | None = None, *, whole: bool = False) -> ChainReport:
     """Verify the chain through the files, oldest first. With `whole`, no file was dropped, so the chain must begin with
     its first line. Blocks on the disk; raises OSError."""
     report = ChainReport()
     for path in files:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
-                _look_at(report, line, f"{path.name}:{number}", looked_for, whole)
+                _check_line(report, line, f"{path.name}:{number}", expected_hash, whole)
     return report
 
 
-def _look_at(report: ChainReport, line: bytes, where: str, looked_for: str | None, whole_trail: bool) -> None:
+def _check_line(report: ChainReport, line: bytes, where: str, expected_hash: str | None, whole_trail: bool) -> None:
     link = _LINK.search(line)
     if link is None or not line.startswith(b"{"):
         whole = line.startswith(b"{") and line.rstrip().endswith(b"}")
@@ -113,7 +113,7 @@ def _look_at(report: ChainReport, line: bytes, where: str, looked_for: str | Non
         gone = "is not the first line of the trail" if first else "does not follow the line before it"
         _note_broken(report, f"{where} {gone}")
     report.last = chain
-    report.found = report.found or chain == looked_for
+    report.found = report.found or chain == expected_hash
 
 
 def _note_broken(report: ChainReport, finding: str) -> None:

@@ -51,7 +51,7 @@ _MANAGED = {
 }
 
 
-class _Doubtful(Exception):
+class _InputUnknown(Exception):
     """The initial input of a process cannot be determined."""
 
 
@@ -63,7 +63,7 @@ def start_inputs(environment: Mapping[str, str], cwd: str, directories: Sequence
         for line in _lines(environment, Path(cwd), directories, executable):
             digest.update(line.encode("utf-8", "surrogateescape") + b"\0")
     # Other programs write these files: an unexpected structure makes the start doubtful and is not an error of ours.
-    except (_Doubtful, OSError, ValueError, RuntimeError, AttributeError, TypeError):
+    except (_InputUnknown, OSError, ValueError, RuntimeError, AttributeError, TypeError):
         return None
     return digest.hexdigest()
 
@@ -130,7 +130,7 @@ def _tree(path: Path, budget: list[int]) -> Iterator[str]:
     for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
         budget[0] -= 1
         if budget[0] < 0:
-            raise _Doubtful
+            raise _InputUnknown
         if entry.is_dir(follow_symlinks=False):
             if entry.name not in _NOT_WATCHED:
                 yield from _tree(Path(entry.path), budget)
@@ -146,7 +146,7 @@ def _imports(files: Iterable[Path]) -> Iterator[str]:
         if not file.is_file():
             continue
         if len(seen) > _MAX_IMPORTS:
-            raise _Doubtful
+            raise _InputUnknown
         for name in _IMPORT.findall(read_regular(file, _MAX_TEXT).decode("utf-8", "replace")):
             # For an unknown user this leaves the name unchanged: a path that does not exist either.
             target = file.parent / os.path.expanduser(name)
@@ -162,7 +162,7 @@ def _repository(root: Path, budget: list[int]) -> Iterator[str]:
     if not directory.is_dir():  # of a worktree or a submodule: it names the directory
         named = named_in(directory, GIT_FILE)
         if named is None:
-            raise _Doubtful
+            raise _InputUnknown
         directory = Path(named)
     for name in _GIT:
         yield _facts(directory / name)
@@ -177,4 +177,4 @@ def _refuse_start_hooks(file: Path) -> None:
     settings = json.loads(content or b"{}")
     hooks = settings.get("hooks") if isinstance(settings, dict) else None
     if hooks and not (isinstance(hooks, dict) and set(hooks) <= _LATER_HOOKS):
-        raise _Doubtful
+        raise _InputUnknown

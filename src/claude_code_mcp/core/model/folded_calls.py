@@ -45,7 +45,7 @@ def change_counts(diff: str) -> tuple[int, int]:
     return signs.count("+"), signs.count("-")
 
 
-def is_look(name: str, status: str) -> bool:
+def is_read_call(name: str, status: str) -> bool:
     """Whether a call only looks at something, and did not fail."""
     return (name in READS or name in SEARCHES or name in PAGES) and status not in _FAILED
 

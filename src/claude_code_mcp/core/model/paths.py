@@ -38,7 +38,7 @@ class PathRules:
         drive, rest = ntpath.splitdrive(path)
         return bool(drive) and (len(drive) > 2 or rest.startswith(("/", "\\")))
 
-    def leads_away(self, path: str) -> bool:
+    def may_lead_outside(self, path: str) -> bool:
         """Whether the path may lead out of its starting directory."""
         if self.is_absolute(path) or ".." in path:
             return True

@@ -176,7 +176,7 @@ class Answer:
     """With the approval of a plan: the permission mode to continue in."""
 
     @property
-    def goes_beyond_once(self) -> bool:
+    def exceeds_one_call(self) -> bool:
         """Whether it allows more than the requested call."""
         return self.allow and (self.scope is Scope.SESSION or self.mode not in (None, _ASKS_EACH_TIME))
 

@@ -1,7 +1,7 @@
 """Unified diffs, line by line. Pure.
 
 A diff is always correct: applied to the first text it yields the second. It is minimal between lines that occur once in
-both texts, while the work stays within a budget; beyond that a stretch is shown as removed and added lines. Time is
+both texts, while the work stays within a budget; beyond that a segment is shown as removed and added lines. Time is
 linear in the texts, except for sorting those lines.
 """
 
@@ -11,13 +11,13 @@ from typing import NamedTuple
 
 _NO_BREAK = "\\ No newline at end of file"
 _BUDGET = 60_000
-"""Steps of the search for the shortest edit script, in all stretches of one comparison."""
+"""Steps of the search for the shortest edit script, in all segments of one comparison."""
 _WHOLE_LINES = 400
 """Files with up to this many lines are shown completely; longer ones with this many lines of context."""
 _CONTEXT = 8
 
 
-class _Stretch(NamedTuple):
+class _Segment(NamedTuple):
     """Equal lines of both texts, or removed lines of the first and added lines of the second."""
 
     same: bool
@@ -30,9 +30,9 @@ def unified_diff(before: str, after: str) -> str:
     if before == after:
         return ""
     old, new = _lines(before), _lines(after)
-    stretches = list(_joined(_compare(old, new)))
+    segments = list(_joined(_compare(old, new)))
     context = max(len(old), len(new)) if len(old) <= _WHOLE_LINES else _CONTEXT
-    return "\n".join(_hunk_lines(old, new, stretches, context))
+    return "\n".join(_hunk_lines(old, new, segments, context))
 
 
 def equal_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
@@ -53,13 +53,13 @@ def _lines(text: str) -> list[str]:
 # -- comparing --------------------------------------------------------------------------------------------------------
 
 
-def _compare(old: Sequence[str], new: Sequence[str]) -> Iterator[_Stretch]:
+def _compare(old: Sequence[str], new: Sequence[str]) -> Iterator[_Segment]:
     budget = [_BUDGET]
     a = b = 0
     for anchor_old, anchor_new in [*_anchors(old, new), (len(old), len(new))]:
         yield from _between(old, new, range(a, anchor_old), range(b, anchor_new), budget)
         if anchor_old < len(old):
-            yield _Stretch(True, range(anchor_old, anchor_old + 1), range(anchor_new, anchor_new + 1))
+            yield _Segment(True, range(anchor_old, anchor_old + 1), range(anchor_new, anchor_new + 1))
         a, b = anchor_old + 1, anchor_new + 1
 
 
@@ -99,21 +99,21 @@ def _unique(lines: Sequence[str]) -> dict[str, int]:
 
 def _between(
     old: Sequence[str], new: Sequence[str], left: range, right: range, budget: list[int]
-) -> Iterator[_Stretch]:
-    """The stretches between two anchors: common ends, and the shortest edit script between them."""
+) -> Iterator[_Segment]:
+    """The segments between two anchors: common ends, and the shortest edit script between them."""
     start = 0
     while start < min(len(left), len(right)) and old[left[start]] == new[right[start]]:
         start += 1
     end = 0
     while end < min(len(left), len(right)) - start and old[left[-1 - end]] == new[right[-1 - end]]:
         end += 1
-    yield _Stretch(True, left[:start], right[:start])
+    yield _Segment(True, left[:start], right[:start])
     a, b = left.start + start, right.start + start
     for step in _steps(old[a : left.stop - end], new[b : right.stop - end], budget):
         took, came = step <= 0, step >= 0
-        yield _Stretch(step == 0, range(a, a + took), range(b, b + came))
+        yield _Segment(step == 0, range(a, a + took), range(b, b + came))
         a, b = a + took, b + came
-    yield _Stretch(True, range(a, left.stop), range(b, right.stop))
+    yield _Segment(True, range(a, left.stop), range(b, right.stop))
 
 
 def _steps(old: Sequence[str], new: Sequence[str], budget: list[int]) -> list[int]:
@@ -135,7 +135,7 @@ def _steps(old: Sequence[str], new: Sequence[str], budget: list[int]) -> list[in
                 x, budget[0] = x + 1, budget[0] - 1
             furthest[diagonal] = x
             if x >= len(old) and x - diagonal >= len(new):
-                return _way_back(trace, len(old), len(new))
+                return _backtrack(trace, len(old), len(new))
     return everything
 
 
@@ -151,7 +151,7 @@ def _from_above(furthest: dict[int, int], diagonal: int, distance: int) -> bool:
     return furthest.get(diagonal - 1, -1) < furthest.get(diagonal + 1, -1)
 
 
-def _way_back(trace: Sequence[dict[int, int]], x: int, y: int) -> list[int]:
+def _backtrack(trace: Sequence[dict[int, int]], x: int, y: int) -> list[int]:
     steps: list[int] = []
     for distance in range(len(trace) - 1, -1, -1):
         furthest, diagonal = trace[distance], x - y
@@ -167,19 +167,19 @@ def _way_back(trace: Sequence[dict[int, int]], x: int, y: int) -> list[int]:
     return steps[::-1]
 
 
-def _joined(stretches: Iterator[_Stretch]) -> Iterator[_Stretch]:
-    """Merges adjacent stretches of the same kind."""
-    held: _Stretch | None = None
-    for stretch in stretches:
-        if not stretch.old and not stretch.new:
+def _joined(segments: Iterator[_Segment]) -> Iterator[_Segment]:
+    """Merges adjacent segments of the same kind."""
+    held: _Segment | None = None
+    for segment in segments:
+        if not segment.old and not segment.new:
             continue
-        if held is not None and held.same == stretch.same:
-            old, new = range(held.old.start, stretch.old.stop), range(held.new.start, stretch.new.stop)
-            held = _Stretch(held.same, old, new)
+        if held is not None and held.same == segment.same:
+            old, new = range(held.old.start, segment.old.stop), range(held.new.start, segment.new.stop)
+            held = _Segment(held.same, old, new)
             continue
         if held is not None:
             yield held
-        held = stretch
+        held = segment
     if held is not None:
         yield held
 
@@ -187,40 +187,40 @@ def _joined(stretches: Iterator[_Stretch]) -> Iterator[_Stretch]:
 # -- writing ----------------------------------------------------------------------------------------------------------
 
 
-def _hunk_lines(old: Sequence[str], new: Sequence[str], stretches: Sequence[_Stretch], context: int) -> Iterator[str]:
-    for hunk in _hunks(stretches, context):
+def _hunk_lines(old: Sequence[str], new: Sequence[str], segments: Sequence[_Segment], context: int) -> Iterator[str]:
+    for hunk in _hunks(segments, context):
         first, last = hunk[0], hunk[-1]
         yield f"@@ -{_place(first.old, last.old)} +{_place(first.new, last.new)} @@"
-        for stretch in hunk:
-            if stretch.same:
-                yield from _marked(" ", old, stretch.old)
+        for segment in hunk:
+            if segment.same:
+                yield from _marked(" ", old, segment.old)
             else:
-                yield from _marked("-", old, stretch.old)
-                yield from _marked("+", new, stretch.new)
+                yield from _marked("-", old, segment.old)
+                yield from _marked("+", new, segment.new)
 
 
-def _hunks(stretches: Sequence[_Stretch], context: int) -> Iterator[list[_Stretch]]:
+def _hunks(segments: Sequence[_Segment], context: int) -> Iterator[list[_Segment]]:
     """Changes with their context; changes near each other share a hunk."""
-    hunk: list[_Stretch] = []
-    for number, stretch in enumerate(stretches):
-        if not stretch.same:
-            hunk.append(stretch)
+    hunk: list[_Segment] = []
+    for number, segment in enumerate(segments):
+        if not segment.same:
+            hunk.append(segment)
             continue
-        size, first, last = len(stretch.old), number == 0, number == len(stretches) - 1
+        size, first, last = len(segment.old), number == 0, number == len(segments) - 1
         if first:
-            hunk.append(_part(stretch, max(0, size - context), size))
+            hunk.append(_part(segment, max(0, size - context), size))
         elif last:
-            hunk.append(_part(stretch, 0, min(size, context)))
+            hunk.append(_part(segment, 0, min(size, context)))
         elif size <= 2 * context:
-            hunk.append(stretch)
+            hunk.append(segment)
         else:
-            yield [*hunk, _part(stretch, 0, context)]
-            hunk = [_part(stretch, size - context, size)]
+            yield [*hunk, _part(segment, 0, context)]
+            hunk = [_part(segment, size - context, size)]
     yield hunk
 
 
-def _part(stretch: _Stretch, start: int, end: int) -> _Stretch:
-    return _Stretch(stretch.same, stretch.old[start:end], stretch.new[start:end])
+def _part(segment: _Segment, start: int, end: int) -> _Segment:
+    return _Segment(segment.same, segment.old[start:end], segment.new[start:end])
 
 
 def _place(first: range, last: range) -> str:

@@ -154,7 +154,7 @@ class LimitWait:
         at = self.continues_at if self.on else None
         return _present(type=self.kind, resetsAt=iso_or_none(self.resets_at), continuesAt=iso_or_none(at))
 
-    def hurried(self, now: float) -> "LimitWait":
+    def continuing_now(self, now: float) -> "LimitWait":
         """The wait that continues now, at a caller's request."""
         return replace(self, continues_at=min(self.continues_at, now), on=True)
 

@@ -574,7 +574,7 @@ def _path_of(call: ToolCall) -> str | None:
     arguments = call.arguments
     path = next((arguments[name] for name in _PATH_FIELDS if arguments.get(name) not in (None, "")), call.cwd)
     pattern = arguments.get("pattern") if call.tool == "Glob" else None
-    searched_elsewhere = isinstance(pattern, str) and call.paths.leads_away(pattern)
+    searched_elsewhere = isinstance(pattern, str) and call.paths.may_lead_outside(pattern)
     if not isinstance(path, str) or "\0" in path or len(path) > MAX_PATH or searched_elsewhere:
         return None
     return call.paths.joined(call.cwd, path)

@@ -5,7 +5,7 @@ overwrite adjacent text. A long line is shortened in the middle and says so.
 
 Everything that a person decides on is shown: complete up to a size, in pages beyond it, and without invisible
 characters. The order is: `without_secrets` redacts the question; `full_text` of kinds.py and `shown_input` work on the
-redacted one; `as_offered` turns the answer into an answer to the original question.
+redacted one; `original_answer` turns the answer into an answer to the original question.
 """
 
 import json
@@ -266,7 +266,7 @@ def _change_without_secrets(question: Question, tool_input: Any, redactor: Redac
     return change
 
 
-def as_offered(question: Question, shown: Question, answer: Answer) -> Answer:
+def original_answer(question: Question, shown: Question, answer: Answer) -> Answer:
     """The answer to the redacted question as an answer to the original: with its original texts and labels."""
     if not isinstance(answer.answers, Mapping) or shown.tool_input == question.tool_input:
         return answer

@@ -34,7 +34,7 @@ class KeyedMessage:
     """Whether a server that died may already have delivered it."""
 
 
-class NotKnownToBeRead(Cancelled):
+class ReadStateUnknown(Cancelled):
     """The message was given to the session, and it is unknown whether a process has read it: the next server must check
     the transcript."""
 
@@ -94,8 +94,8 @@ class KeyedMessages:
         except Exception as error:
             # A refusal now does not prove a refusal then: the server that died may have delivered it, and the next
             # attempt with this key must also look for it in the transcript.
-            doubtful = taken.state is KeyState.ORPHANED or isinstance(error, NotKnownToBeRead)
-            await self._quietly(self._keys.leave if doubtful else self._keys.give_back, name)
+            doubtful = taken.state is KeyState.ORPHANED or isinstance(error, ReadStateUnknown)
+            await self._quietly(self._keys.leave if doubtful else self._keys.free_key, name)
             raise
         session_id = turn.session.id
         # Before waiting for the disk: from here on the message runs, even if the database fails.

@@ -18,7 +18,7 @@ from ..state.session_records import SessionRecord
 from .live.launcher import needs_confirmation
 from .live.mcp_bridge import expand_prompt, usable_servers
 from .message_images import allowed_path, read_images
-from .messages import UserMessage, WhenBusy
+from .messages import BusyMode, UserMessage
 from .observers import ObserverList
 from .registry import Sessions
 from .session import Session
@@ -119,7 +119,7 @@ class MessageAcceptance:
         *,
         new: bool,
         before: SessionRecord | None = None,
-        when_busy: WhenBusy = WhenBusy.JOIN,
+        busy_mode: BusyMode = BusyMode.JOIN,
         timeout: float | None = None,
         at_message: str | None = None,
         sender: SessionDeps | None = None,
@@ -134,7 +134,7 @@ class MessageAcceptance:
             shown = await asyncio.to_thread(read_images, images, lambda path: allowed_path(session, path))
         message = await session.send(
             await self._expanded(session, text),
-            when_busy=when_busy,
+            busy_mode=busy_mode,
             timeout=timeout,
             at_message=at_message,
             sender=sender,

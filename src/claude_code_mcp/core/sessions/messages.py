@@ -18,7 +18,7 @@ _MAX_WAITING, _MAX_CHARACTERS = 200, 96 << 20
 possibly for a day if a turn waits for an answer."""
 
 
-class WhenBusy(StrEnum):
+class BusyMode(StrEnum):
     """How a message to a working session is handled."""
 
     JOIN = "join"

@@ -173,7 +173,7 @@ class OutsideSession:
             session.deps.broker.answer(session.id, question.id, answer, POLICY_CHANNEL)
         return question
 
-    def ask_unjudged(
+    def ask_without_policy(
         self,
         tool: str,
         tool_input: Mapping[str, Any],

@@ -39,7 +39,7 @@ from .live.frame_router import FrameRouter
 from .live.launcher import ForkPoint
 from .live.live_process import CurrentProcess
 from .live.spares import Spare
-from .messages import MessageQueue, UserMessage, WhenBusy
+from .messages import BusyMode, MessageQueue, UserMessage
 from .session_costs import SessionCosts
 from .session_deps import SessionDeps
 from .session_questions import SessionQuestions
@@ -261,7 +261,7 @@ class Session:
         self,
         text: str,
         *,
-        when_busy: WhenBusy = WhenBusy.JOIN,
+        busy_mode: BusyMode = BusyMode.JOIN,
         timeout: float | None = None,
         at_message: str | None = None,
         sender: SessionDeps | None = None,
@@ -280,7 +280,7 @@ class Session:
         # One message at a time: each may start a process, and two processes would write to one transcript.
         async with self.process.starting:
             # Checked here too, so that a message that will be refused closes no process.
-            self._check_accepting(when_busy)
+            self._check_accepting(busy_mode)
             # Only one message is sent at a time, so the room found here stays free.
             self.messages.check_room()
             if sender is not None:
@@ -298,7 +298,7 @@ class Session:
                 await self.turn_runner.check_saving()
             # Whether the session is busy is decided together with the acceptance, without an await in between: of two
             # simultaneous messages that each want their own turn, one is refused.
-            self._check_accepting(when_busy)
+            self._check_accepting(busy_mode)
             if continues and (self.limit_wait is None or self.limit_wait.id != continues or not self.limit_wait.on):
                 raise Cancelled(f"Session {self.id} no longer waits for a usage limit.", session_id=self.id)
             # Counted when the session is continued, not each time it is viewed.
@@ -309,7 +309,7 @@ class Session:
                 self.start_error = None
                 # Before the message is accepted: if the lease or slot is refused, the queue must be unchanged.
                 self.process.start(at_message)
-            message = UserMessage(text, when_busy is not WhenBusy.JOIN, timeout or self.options.turn_timeout, images)
+            message = UserMessage(text, busy_mode is not BusyMode.JOIN, timeout or self.options.turn_timeout, images)
             message.id, message.continues = message_id or message.id, continues
             self.used_at = time.time()
             if on_limit is not None:
@@ -333,7 +333,7 @@ class Session:
         await self.deps.peers.request_release(self.id, self.deps.stores.leases)
         await self._catch_up()
 
-    async def end_stray(self) -> None:
+    async def end_leftover_process(self) -> None:
         """Wait until no process of a killed server can read or write the transcript."""
         async with self.process.starting:
             if self.process.live is None:
@@ -355,12 +355,12 @@ class Session:
         if self.busy:
             raise SessionBusy(f"Session {self.id} is still working on the previous message.", session_id=self.id)
 
-    def _check_accepting(self, when_busy: WhenBusy) -> None:
+    def _check_accepting(self, busy_mode: BusyMode) -> None:
         """Raise the reason why the session accepts no message now."""
         self.refuse_if_outside()
         if self.runs_elsewhere:
             raise SessionBusy(f"Session {self.id} is in use by another server on this machine.", session_id=self.id)
-        if when_busy is WhenBusy.REFUSE:
+        if busy_mode is BusyMode.REFUSE:
             self.refuse_if_busy()
         self.refuse_if_cancelled()
         if self._released:
@@ -485,7 +485,7 @@ class Session:
         self.refuse_if_busy()
         if self.limit_wait is None:
             raise InvalidArgument(f"No usage limit has stopped session {self.id}.", session_id=self.id)
-        self._change_wait(self.limit_wait.hurried(time.time()))
+        self._change_wait(self.limit_wait.continuing_now(time.time()))
 
     def wait_is_over(self) -> None:
         """Note that the waiting message was sent by another server, or will never be sent."""
@@ -526,7 +526,7 @@ class Session:
         """Continue with another model or mode, which the policy must admit: at once in the running process, and in all
         later ones. ProcessFailed if Claude Code rejects it, with nothing changed, or if it cannot be recorded; then it
         holds until the server stops."""
-        self._check_accepting(WhenBusy.JOIN)
+        self._check_accepting(BusyMode.JOIN)
         async with self.process.starting:
             # A process that is still starting does not accept such requests.
             await self.start_settled()

@@ -606,7 +606,7 @@ class TurnRunner:
         """
         session, deps = self._session, self._session.deps
         await session.closed()
-        await asyncio.to_thread(deps.launcher.end_stray, session.id)
+        await asyncio.to_thread(deps.launcher.end_leftover_process, session.id)
         doubtful = frozenset(message.id for message in session.messages.open if message.sent_again)
         if not doubtful:
             return

@@ -107,7 +107,7 @@ class MessageKeys:
             durable=True,
         )
 
-    def give_back(self, name: KeyName) -> None:
+    def free_key(self, name: KeyName) -> None:
         """The message was refused: the key is free again. Does nothing for an accepted one."""
         self._database.execute(
             "DELETE FROM message_keys WHERE principal = ? AND session_id = ? AND key = ? AND accepted = 0",

@@ -46,7 +46,7 @@ class ServerLife:
                 raise OSError("the server has stopped")
             if self._lock is None:
                 private_directory(self._directory)
-                lock = lock_on(self.file)
+                lock = file_lock_at(self.file)
                 lock.acquire()
                 self._lock = lock
 
@@ -59,7 +59,7 @@ class ServerLife:
         path = self._file(server)
         if not path.exists():
             return False
-        lock = lock_on(path)
+        lock = file_lock_at(path)
         try:
             lock.acquire()
         except OSError:  # also raised if another process holds the lock
@@ -90,7 +90,7 @@ class ServerLife:
         return self._directory / f"{server}{_SUFFIX}"
 
 
-def lock_on(path: Path) -> "FileLock":
+def file_lock_at(path: Path) -> "FileLock":
     from filelock import FileLock  # noqa: PLC0415 - takes a while, and a first call needs none
 
     return FileLock(path, timeout=0, mode=FILE, thread_local=False)

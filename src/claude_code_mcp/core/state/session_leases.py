@@ -19,7 +19,7 @@ from ..private_files import private_directory
 
 if TYPE_CHECKING:
     from filelock import FileLock
-from .server_life import lock_on
+from .server_life import file_lock_at
 
 
 def directory_name(config_dir: str) -> str:
@@ -43,7 +43,7 @@ class Leases:
         try:
             if not self._directory.is_dir():
                 private_directory(self._directory)
-            lock = lock_on(self._directory / f"{session_id}.lock")
+            lock = file_lock_at(self._directory / f"{session_id}.lock")
             lock.acquire()
         except TimeoutError:
             raise SessionBusy(
@@ -70,7 +70,7 @@ class Leases:
         except ProcessFailed:
             return True
 
-    def ever_taken(self, session_id: str) -> bool:
+    def was_ever_leased(self, session_id: str) -> bool:
         """Whether a server of this user has ever run a session with this id: the lease's file stays. True if that
         cannot be determined."""
         try:

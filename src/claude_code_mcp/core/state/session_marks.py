@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class Mark(StrEnum):
     PINNED = "pinned"
     ARCHIVED = "archived"
-    COPY_LEFT = "copy_left"
-    """Deleted on this disk, but a fleet still has a copy: `LeftCopies` of `plugins/fleet/session_copy.py` removes
+    ORPHANED_COPY = "orphaned_copy"
+    """Deleted on this disk, but a fleet still has a copy: `OrphanedCopies` of `plugins/fleet/session_copy.py` removes
     it."""
     RENAMED = "renamed"
     """Title, tag, pin or archive changed on this disk, and the fleet's copy must be updated."""
@@ -29,7 +29,7 @@ class MarkedSessions:
 
     pinned: frozenset[str] = frozenset()
     archived: frozenset[str] = frozenset()
-    copy_left: frozenset[str] = frozenset()
+    orphaned_copy: frozenset[str] = frozenset()
     renamed: frozenset[str] = frozenset()
 
 
@@ -48,14 +48,14 @@ class Marks:
             return self._marked
         # The marks and the number of the change they belong to must fit together for the next reader.
         with self._lock:
-            change, rows = self._database.read(self._news)
+            change, rows = self._database.read(self._read_changes)
             if change != self._change:
                 named = {mark.value: frozenset(each for each, name in rows if name == mark) for mark in Mark}
                 self._marked = MarkedSessions(**named)
                 self._change = change
             return self._marked
 
-    def _news(self, db: "sqlite3.Connection") -> tuple[int, list[Any]]:
+    def _read_changes(self, db: "sqlite3.Connection") -> tuple[int, list[Any]]:
         (change,) = db.execute("SELECT change FROM changes WHERE topic = 'marks'").fetchone()
         return change, [] if change == self._change else db.execute("SELECT session_id, mark FROM marks").fetchall()
 

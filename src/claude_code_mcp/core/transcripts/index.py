@@ -55,7 +55,7 @@ class File(NamedTuple):
     size: int
 
 
-def look_at(path: str) -> File | None:
+def stat_file(path: str) -> File | None:
     """The file at a path; None if it is missing, not a regular file, or behind a link. Raises OSError if that cannot be
     determined."""
     try:
@@ -151,7 +151,7 @@ class FileTable:
         return True
 
     def _update(self, path: str) -> None:
-        file = look_at(path)
+        file = stat_file(path)
         if file == self._files.get(path):
             return
         self.version += 1

@@ -33,7 +33,7 @@ from ..model.text import clip_line
 from ..state.session_leases import directory_name
 from ..state.session_marks import MarkedSessions, Marks
 from ..state.state_directory import database_in
-from .index import File, FileIndex, FileTable, file_name, look_at
+from .index import File, FileIndex, FileTable, file_name, stat_file
 from .transcript_lines import (
     clean,
     clean_line,
@@ -157,7 +157,7 @@ class Catalog:
             return None
         path = self.path_of(session_id)
         with unreadable_refused(session_id):
-            file = look_at(path) if path is not None else None
+            file = stat_file(path) if path is not None else None
         return self._entry(session_id, file, self._history().get(session_id), self.marks.read())
 
     def path_of(self, session_id: str) -> str | None:
@@ -393,7 +393,7 @@ class Catalog:
     def _history(self) -> dict[str, HistoryEntry]:
         """By session; the same object while nothing changes."""
         try:
-            file = look_at(self._history_path)
+            file = stat_file(self._history_path)
             history = self._history_as_of(file) if file is not None else _NO_HISTORY
         except OSError as error:
             self._note_unread(self._history_path, error)

@@ -31,7 +31,7 @@ from ..model.session_id import is_session_id
 from ..model.text import clip_line
 from ..model.usage import SYNTHETIC, Usage, read_number, read_usage
 from ..private_files import TEMPORARY, entries_at, is_absence, make_directory_at, open_at, remove_at, replace_at
-from .index import File, list_folders, look_at
+from .index import File, list_folders, stat_file
 from .transcript_lines import (
     MAX_LINE,
     all_lines,
@@ -119,8 +119,8 @@ class ProjectFolders:
         with unreadable_refused(session_id):
             for path in (os.path.join(folder, session_id + EXTENSION) for folder in self.all()):
                 try:
-                    os.lstat(path)  # ten times as fast as `look_at`; most folders do not contain the file
-                    file = look_at(path)
+                    os.lstat(path)  # ten times as fast as `stat_file`; most folders do not contain the file
+                    file = stat_file(path)
                 except OSError as error:
                     if not is_absence(error):
                         raise
@@ -159,7 +159,7 @@ class Transcripts:
             expected = self._expected_path(session_id, cwd)
             with unreadable_refused(session_id):
                 # An error does not mean absence: a search elsewhere might return an older transcript instead.
-                if look_at(str(expected)) is not None:
+                if stat_file(str(expected)) is not None:
                     return expected
         found = self.projects.locate(session_id)
         return Path(found) if found is not None else None
@@ -197,7 +197,7 @@ class Transcripts:
         first line with a time is older."""
         path = self.path_of(session_id)
         with unreadable_refused(session_id):
-            file = look_at(str(path)) if path is not None else None
+            file = stat_file(str(path)) if path is not None else None
         if path is None or file is None:
             return False
         return file.mtime_ns / 1e9 < moment or _first_time(path, moment) < moment

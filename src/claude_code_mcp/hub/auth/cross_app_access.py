@@ -48,7 +48,7 @@ class AssertionOAuth(SilentOAuth):
     def _renewable(self) -> bool:
         return True
 
-    async def _can_do_better(self, response: httpx2.Response, used: str | None) -> bool:
+    async def _can_raise_scope(self, response: httpx2.Response, used: str | None) -> bool:
         wanted = self._missing_scope(response)
         if wanted is not None:
             await self._storage.update(wanted_scope=wanted)

@@ -144,12 +144,12 @@ class IdentityProvider:
                 "code_challenge_method": "S256",
             }
             await show(f"{metadata.authorization_endpoint}?{urlencode(query)}")
-            came_back = await callback.wait()
-            if came_back.state is None or not secrets.compare_digest(came_back.state, state):
+            callback_result = await callback.wait()
+            if callback_result.state is None or not secrets.compare_digest(callback_result.state, state):
                 raise OAuthFlowError("the browser returned from a different sign-in")
             form = {
                 "grant_type": "authorization_code",
-                "code": came_back.code or "",
+                "code": callback_result.code or "",
                 "redirect_uri": callback.redirect_uri,
                 "code_verifier": proof.code_verifier,
             }

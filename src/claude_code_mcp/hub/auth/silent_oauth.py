@@ -94,7 +94,7 @@ class SilentOAuth(StoredOAuth):
             # Read now: another request may have renewed it by the time of the answer.
             tried = self._stored_token
             response = yield request  # without the lock: a long call must not block others
-            if is_last or not await self._can_do_better(response, used):
+            if is_last or not await self._can_raise_scope(response, used):
                 break
             refused = used
         await self._check_refusal(response, tried)
@@ -123,7 +123,7 @@ class SilentOAuth(StoredOAuth):
     def _is_stale(self, refused: str | None) -> bool:
         return self._renewable and self._usable in (None, refused)
 
-    async def _can_do_better(self, response: httpx2.Response, used: str | None) -> bool:
+    async def _can_raise_scope(self, response: httpx2.Response, used: str | None) -> bool:
         """Whether to repeat the request: there is a new token, or one can be obtained."""
         if response.status_code != 401:
             return False

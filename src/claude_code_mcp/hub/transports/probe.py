@@ -23,7 +23,7 @@ class Probe:
         """Set when the transport is open."""
 
     @property
-    def was_in_vain(self) -> bool:
+    def got_no_answer(self) -> bool:
         """Whether the server was reached but has not answered anything."""
         return self.inbox is not None and not self.inbox.has_answered
 

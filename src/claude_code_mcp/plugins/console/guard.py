@@ -72,7 +72,7 @@ class Accounts:
         """Whether each request of this identity must name it again."""
         return self._callers is not None and self._callers.must_be_named(identity)
 
-    def anybody(self) -> Identity | None:
+    def anonymous_identity(self) -> Identity | None:
         """The identity of callers without ticket and token; None if they are refused."""
         return Identity(LOCAL, OPEN) if self.is_open else None
 
@@ -249,7 +249,7 @@ class Guard:
             found = await self._accounts.by_token(token)
             # An access token lasts minutes and can be revoked: a sign-in would outlast it by weeks.
             return found if found is not None and found.has_operator_token else None
-        return await self._accounts.by_request(request) or self._accounts.anybody()
+        return await self._accounts.by_request(request) or self._accounts.anonymous_identity()
 
     def _note_failure(self, request: Request) -> None:
         self._limit.failed(_address(request))

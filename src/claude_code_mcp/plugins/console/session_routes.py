@@ -15,7 +15,7 @@ from ...core.errors import InvalidArgument, SessionNotFound
 from ...core.model.events import TurnStarted
 from ...core.model.question import Question
 from ...core.model.text import csv_of, iso
-from ...core.questions.presentation import as_offered, without_secrets
+from ...core.questions.presentation import original_answer, without_secrets
 from ...core.service import PendingTurn, Service
 from ...core.sessions.callers.session_access import Access
 from ...core.sessions.session import Session
@@ -26,14 +26,14 @@ from ...core.transcripts.cost_table import Grouping, Split
 from ...core.transcripts.timeline import Timeline, logged_waits
 from ...server.tools.answer_arguments import AnswerTexts, ModeAfterPlan, answer_from
 from ...server.tools.arguments import Arguments, Images, Name, Text, name_as_written
-from ...server.tools.cost_report import TeamGrouping, budget_rows, cost_report, everybodys_report
-from ...server.tools.manage_session import MARKS, give_away, steer_limit
+from ...server.tools.cost_report import TeamGrouping, budget_rows, cost_report, report_on_all_callers
+from ...server.tools.manage_session import MARKS, release_for_move, steer_limit
 from ...server.tools.output import dump
 from ...server.tools.session_report import interruption, status_of
 from ...server.tools.sessions import CreateSession, session_options
 from ...server.web_answers import (
     ANSWER_HEADERS,
-    Nothing,
+    NoArguments,
     answer,
     arguments_of,
     flag_of,
@@ -180,7 +180,7 @@ class SessionRoutes:
         known = session_in_memory(self._service, user.principal, session.id)
         sharing = self._service.access.sharing(session.id, user.principal)
         row = {**page_row(session_row(entry, session, sharing=sharing)), "inMemory": known is session}
-        asked = (self._service.access.as_asked_of(question, user.principal) for question in session.questions)
+        asked = (self._service.access.question_for(question, user.principal) for question in session.questions)
         questions = [question_row(question, redactor) for question in asked]
         return answer({"session": redactor.data(row), "questions": questions, **redactor.data(details)})
 
@@ -312,7 +312,7 @@ class SessionRoutes:
         return answer({"messageId": message_id, "withdrawn": message is not None, "text": text})
 
     async def interrupt(self, request: Request, user: WebUser) -> Response:
-        await arguments_of(request, Nothing)
+        await arguments_of(request, NoArguments)
         done = await self._service.interrupt(session_id_of(request), caller=user.caller)
         redactor = self._service.redaction
         # Unabridged: the page puts the messages back into the input box.
@@ -320,7 +320,7 @@ class SessionRoutes:
         return answer({**dump(interruption(done.session, (), redactor)), "droppedMessages": dropped})
 
     async def cancel(self, request: Request, user: WebUser) -> Response:
-        await arguments_of(request, Nothing)
+        await arguments_of(request, NoArguments)
         session = await self._service.cancel(session_id_of(request), caller=user.caller)
         return answer({"sessionId": session.id, "status": status_of(session)})
 
@@ -366,7 +366,9 @@ class SessionRoutes:
                 message = managed.message or ""
             case "move":
                 wait, without_tree = bool(arguments.wait), bool(arguments.confirm)
-                session_id = await give_away(self._service, caller, session_id, wait=wait, without_tree=without_tree)
+                session_id = await release_for_move(
+                    self._service, caller, session_id, wait=wait, without_tree=without_tree
+                )
                 message = "The session is free; no machine holds it."
             case action:
                 mark, on = MARKS[action]
@@ -477,7 +479,7 @@ class QuestionRoutes:
         return answer({"question": self._row(question, user)})
 
     def _row(self, question: Question, user: WebUser) -> dict[str, Any]:
-        return question_row(self._service.access.as_asked_of(question, user.principal), self._service.redaction)
+        return question_row(self._service.access.question_for(question, user.principal), self._service.redaction)
 
     async def answer(self, request: Request, user: WebUser) -> Response:
         arguments = await arguments_of(request, QuestionAnswer)
@@ -488,7 +490,7 @@ class QuestionRoutes:
         session = self._service.respond(
             question.session_id,
             question.id,
-            as_offered(question, shown, decided),
+            original_answer(question, shown, decided),
             principal=user.principal,
             by=CHANNEL,
             client=user.device,
@@ -574,7 +576,9 @@ class OverviewRoutes:
         if everybody:
             per = cast("Period", _choice_of(request, "per", ("month", "day")))
             grouping = cast("Grouping | TeamGrouping", by)
-            report = await everybodys_report(self._service, user.caller, grouping, per=per, since=since, split=split)
+            report = await report_on_all_callers(
+                self._service, user.caller, grouping, per=per, since=since, split=split
+            )
         else:
             wanted = {"since": since, "project": project, "split": split}
             report = await cost_report(self._service, user.caller, cast("Grouping", by), **wanted)

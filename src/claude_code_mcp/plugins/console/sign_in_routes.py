@@ -14,7 +14,7 @@ from ...core.model.events import AuditEvent, AuditKind
 from ...core.model.text import iso, one_line, visible
 from ...server.api_parts import Handlers
 from ...server.tools.arguments import Arguments
-from ...server.web_answers import Nothing, RequestRefused, answer, arguments_of
+from ...server.web_answers import NoArguments, RequestRefused, answer, arguments_of
 from .guard import Accounts, Guard, WebUser
 from .page_routes import PageRoutes
 from .sign_ins import SignIns
@@ -160,7 +160,7 @@ class SignInRoutes:
         return answer({})
 
     async def ticket(self, request: Request, user: WebUser) -> Response:
-        await arguments_of(request, Nothing)
+        await arguments_of(request, NoArguments)
         if user.sign_in is None and not user.identity.has_operator_token:
             # For the same reason as in `Guard.sign_in`: a link would turn an access token into a sign-in.
             raise RequestRefused(

@@ -218,17 +218,17 @@ async def _up(arguments: argparse.Namespace, settings: Settings) -> None:
     fleet = settings.section(FleetSettings)
     try:
         if fleet.fleet_nats is not None:
-            await _up_at_own_servers(arguments, settings, place)
+            await _run_with_own_servers(arguments, settings, place)
         else:
-            await _up_here(arguments, settings, place)
+            await _run_with_embedded_server(arguments, settings, place)
     finally:
         place.close()
 
 
-async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
+async def _run_with_embedded_server(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
     from .app import serving_gateway  # noqa: PLC0415
     from .host import hosting  # noqa: PLC0415
-    from .keeper import KeptOwnership  # noqa: PLC0415
+    from .keeper import KeeperOwnership  # noqa: PLC0415
     from .tickets import connect_machine  # noqa: PLC0415
 
     host, port = _host_and_port(arguments.listen)
@@ -245,7 +245,7 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
         connection = await connect_machine(home.machine)
         try:
             machine = _machine(arguments, settings, home.machine.machine_id, await version)
-            ownership = KeptOwnership(connection, machine.id, machine.run)
+            ownership = KeeperOwnership(connection, machine.id, machine.run)
             async with (
                 _machine_at_work(settings, connection, machine, ownership) as service,
                 serving_gateway(
@@ -270,10 +270,10 @@ async def _up_here(arguments: argparse.Namespace, settings: Settings, place: "Ga
             await connection.abandon()
 
 
-async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
+async def _run_with_own_servers(arguments: argparse.Namespace, settings: Settings, place: "GatewayPlace") -> None:
     from .app import serving_gateway  # noqa: PLC0415
     from .host import keeping  # noqa: PLC0415
-    from .keeper import KeptOwnership  # noqa: PLC0415
+    from .keeper import KeeperOwnership  # noqa: PLC0415
     from .tickets import connect_credentials, credentials_seed  # noqa: PLC0415
 
     fleet = settings.section(FleetSettings)
@@ -286,7 +286,7 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
         async with keeping(connection, seed, replicas, fleet.lease_seconds) as kept:
             machine = _machine(arguments, settings, machine_id, await asyncio.to_thread(_cli_version, settings))
             # Through the keeper, like every machine: it may take only the sessions that were given to it.
-            ownership = KeptOwnership(connection, machine_id, machine.run)
+            ownership = KeeperOwnership(connection, machine_id, machine.run)
             async with (
                 _machine_at_work(settings, connection, machine, ownership) as service,
                 serving_gateway(connection, settings, place, arguments.http, service, kept.receivers) as gateway,
@@ -299,13 +299,15 @@ async def _up_at_own_servers(arguments: argparse.Namespace, settings: Settings, 
 
 
 async def _runner(arguments: argparse.Namespace, settings: Settings) -> None:
-    from .keeper import KeptOwnership  # noqa: PLC0415
+    from .keeper import KeeperOwnership  # noqa: PLC0415
 
     version = asyncio.ensure_future(asyncio.to_thread(_cli_version, settings))
     connection, machine_id = await _connected_runner(arguments, settings)
     try:
         machine = _machine(arguments, settings, machine_id, await version)
-        async with _machine_at_work(settings, connection, machine, KeptOwnership(connection, machine_id, machine.run)):
+        async with _machine_at_work(
+            settings, connection, machine, KeeperOwnership(connection, machine_id, machine.run)
+        ):
             print(f"{machine.name} ({machine.id}) is now a machine of the fleet.", flush=True)
             await asyncio.Event().wait()
     finally:
@@ -330,14 +332,14 @@ async def _connected_runner(arguments: argparse.Namespace, settings: Settings) -
 async def connected_machine(settings: Settings) -> "tuple[FleetConnection, str]":
     """A connection with this machine's key, and its id. Raises InvalidArgument if it belongs to no fleet."""
     from .host import machine_file  # noqa: PLC0415
-    from .tickets import MachineKey, connect_credentials, connect_machine, through_keeper  # noqa: PLC0415
+    from .tickets import MachineKey, connect_credentials, connect_machine, connect_through_keeper  # noqa: PLC0415
 
     fleet = settings.section(FleetSettings)
     if fleet.fleet_nats is not None and fleet.fleet_creds is not None:
         connection, machine_id = await connect_credentials(fleet.fleet_nats, fleet.fleet_creds)
         # The server belongs to the operator, not to a keeper: a keeper may be away while the server keeps running.
         reports_itself = fleet.fleet_reports == "machine"
-        return through_keeper(connection, machine_id, reports_itself=reports_itself), machine_id
+        return connect_through_keeper(connection, machine_id, reports_itself=reports_itself), machine_id
     found = await asyncio.to_thread(MachineKey.load, machine_file(directory_of(settings)))
     if found is None or not found.admitted:
         raise InvalidArgument("This machine has not joined a fleet yet: pass --join TICKET.")

@@ -29,7 +29,7 @@ from ...server.sdk import Context
 from . import merged_results, names
 from .connection import FleetConnection
 from .gateway_client import MAX_FOLLOWED, GatewayClient, Listening
-from .leases import HeldElsewhere
+from .leases import HeldByOtherMachine
 from .live_fleet import LiveFleet
 from .machine_link import MachineLink, MachineUnavailable, Notification
 from .machine_server import Taken, refusal_in, taken_in, taking_request
@@ -58,7 +58,7 @@ Place = Callable[[PlacementRequest, ReportPosition], Awaitable[MachineIdentity]]
 """Chooses a machine for a new session, waiting if needed; reports the position."""
 OnDisk = Callable[[Sequence[MachineIdentity]], Awaitable[MachineIdentity]]
 """The machine that has a session on its disk that no machine ever held; any machine if none has it."""
-GiveAway = Callable[[MachineIdentity], Awaitable[str]]
+ReleaseForMove = Callable[[MachineIdentity], Awaitable[str]]
 """Makes a machine release a session; returns the id under which it continues. Raises on failure."""
 _CAPABILITIES = types.CLIENT_CAPABILITIES_META_KEY
 _ENVELOPE = frozenset({types.PROTOCOL_VERSION_META_KEY, types.CLIENT_INFO_META_KEY, _CAPABILITIES})
@@ -207,7 +207,7 @@ class Dispatch:
         except PermissionDenied:
             # The same error as for a missing session, so that a caller cannot find out which ids are in use.
             raise SessionNotFound(f"There is no session {session_id}.", session_id=session_id) from None
-        except HeldElsewhere as taken:
+        except HeldByOtherMachine as taken:
             chosen = self._present(taken.holding.machine, gone)
             if not taken.holding.arriving:
                 return chosen, Taken()
@@ -304,7 +304,7 @@ class Dispatch:
     async def _move(self, client: GatewayClient, context: Context, target: RequestRoute) -> dict[str, Any]:
         refused: dict[str, Any] = {}
 
-        async def give_away(source: MachineIdentity) -> str:
+        async def release_for_move(source: MachineIdentity) -> str:
             nonlocal refused
             result = await self._ask(client, context, source, target)
             structured = result.get("structuredContent")
@@ -315,7 +315,7 @@ class Dispatch:
 
         on_disk = partial(self._found_on_disk, client, context, target.key)
         try:
-            move = await self.move(client.principal, target.key, target.move_to, on_disk, give_away)
+            move = await self.move(client.principal, target.key, target.move_to, on_disk, release_for_move)
         except MachineUnavailable:
             if refused:
                 return refused
@@ -323,7 +323,7 @@ class Dispatch:
         return _with_losses(_moved(context, move), move.taken)
 
     async def move(
-        self, principal: str, session_id: str, wanted: str, on_disk: OnDisk, give_away: GiveAway
+        self, principal: str, session_id: str, wanted: str, on_disk: OnDisk, release_for_move: ReleaseForMove
     ) -> "SessionMove":
         """Moves a session to another machine: its holder releases it, the other takes it. The holder changes by
         compare-and-swap, from the machine to none to the other one. If anything fails in between, the fleet already has
@@ -342,7 +342,7 @@ class Dispatch:
         try:
             if source is not None:
                 # The id under which the session continues, which differs if the session was cleared.
-                session_id = await give_away(source)
+                session_id = await release_for_move(source)
                 self._moving[session_id] = goal
             taken = await self._given_to(goal, source, principal, session_id, gone)
         finally:
@@ -374,8 +374,8 @@ class Dispatch:
             problem = str(refused)
         if source is not None:
             # If the other machine has the session after all, or this one is gone as well, the holder stays unchanged.
-            with suppress(HeldElsewhere, PermissionDenied, NatsError, TimeoutError):
-                await self._fleet.give_back(session_id, principal, source.id)
+            with suppress(HeldByOtherMachine, PermissionDenied, NatsError, TimeoutError):
+                await self._fleet.return_to_source(session_id, principal, source.id)
                 problem += f" It stays on machine {source.name}."
         raise MachineUnavailable(f"The session was not moved. {problem}", machine=goal.id)
 
@@ -435,14 +435,14 @@ class Dispatch:
             if page is not None:
                 absent = merged_results.absent_answers(await self.absent(client.principal, arguments), 0, sum(page))
             structured = [(machine, answer.get("structuredContent")) for machine, answer in answers]
-            await self.leave_to_holders([*structured, *absent])
+            await self.keep_holders_rows([*structured, *absent])
             return merged_results.merged_tool(name, arguments, answers, silent, absent)
         if method == "resources/read":
             contents = [(machine, merged_results.json_of(answer)) for machine, answer in answers]
             if (wanted := merged_results.list_query(str(params.get("uri")))) is not None:
                 found = await self.absent(client.principal, wanted)
                 contents += merged_results.absent_answers(found, wanted["offset"], merged_results.USUAL_ROWS)
-            await self.leave_to_holders(contents)
+            await self.keep_holders_rows(contents)
             return merged_results.merged_contents(str(params.get("uri")), answers[0][1], contents, silent)
         if method == "resources/list":
             return merged_results.merged_resources(answers, silent)
@@ -470,7 +470,7 @@ class Dispatch:
             for each in listed
         ]
 
-    async def leave_to_holders(self, answers: Sequence[tuple[MachineIdentity, Any]]) -> None:
+    async def keep_holders_rows(self, answers: Sequence[tuple[MachineIdentity, Any]]) -> None:
         """Lists a session that several machines list only for its holder, if that is among them."""
         there = {machine.id for machine, _ in answers}
         for session_id in merged_results.repeated_sessions(answers):

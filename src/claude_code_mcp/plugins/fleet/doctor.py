@@ -121,11 +121,11 @@ async def _asked(settings: Settings, home: Path, is_host: bool) -> FleetState:
 
 
 async def _state_of(connection: "FleetConnection", user_id: str, sees_all: bool) -> FleetState:
-    from .keeper import KeptOwnership  # noqa: PLC0415
+    from .keeper import KeeperOwnership  # noqa: PLC0415
     from .machines import Membership  # noqa: PLC0415
 
     before = time.time()
-    answer = await KeptOwnership(connection, user_id).ask("clock")
+    answer = await KeeperOwnership(connection, user_id).ask("clock")
     after, theirs = time.time(), float(answer["time"])
     # How the round trip divides between request and answer is unknown: the difference is at least this.
     ahead = before - theirs if before > theirs else min(0.0, after - theirs)

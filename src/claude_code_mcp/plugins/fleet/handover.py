@@ -41,7 +41,7 @@ from ...core.transcripts.transcripts import SessionFiles, read_lines
 from .hooks import NO_HOOKS, Hooks, set_up
 from .leases import Holding, Holdings
 from .machine_server import Taken
-from .records import GivenNames, RecordStore, SessionDocument, UnansweredQuestion, put_beside
+from .records import GivenNames, RecordStore, SessionDocument, UnansweredQuestion, put_keys_and_spending
 from .session_copy import FleetReplica
 from .transcript_mirror import is_subagent, local_files
 from .transcripts import FleetUnavailable, TranscriptStore
@@ -55,7 +55,7 @@ _MAX_ATTEMPTS, _LET_GO_PAUSE = 200, 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Adopted:
+class AdoptedSession:
     """A session that this machine now holds."""
 
     record: SessionRecord
@@ -83,7 +83,9 @@ class Adoption:
         self._records = records
         self._database = database
 
-    async def adopt(self, session_id: str, holding: Holding, stores: Stores, cwd: str, check: CheckRecord) -> Adopted:
+    async def adopt(
+        self, session_id: str, holding: Holding, stores: Stores, cwd: str, check: CheckRecord
+    ) -> AdoptedSession:
         """Makes a session that this machine holds resumable in the directory `cwd`. `stores` are the session owner's on
         this machine.
 
@@ -113,7 +115,7 @@ class Adoption:
         stores: Stores,
         cwd: str,
         files: Mapping[str, list[dict[str, Any]]],
-    ) -> Adopted:
+    ) -> AdoptedSession:
         records, projects = stores.recorder.records, stores.transcripts.projects
         superseded = self._keep_unknown(record.session_id, stores, files)
         # Only file names that the CLI uses: another machine's stored data is untrusted.
@@ -122,7 +124,7 @@ class Adoption:
             files_here = SessionFiles(records.config_dir, projects)
             files_here.put(record.session_id, cwd, safe)
             _put_names(record.session_id, document.names, stores, files_here)
-        put_beside(self._database, document)
+        put_keys_and_spending(self._database, document)
         here = records.read(record.session_id)
         lost = record.running_since is not None
         changes: dict[str, Any] = {
@@ -140,7 +142,7 @@ class Adoption:
         without_tree = (document.tree_flaw or "It was never saved.") if document.tree is None else None
         # A lost turn is reported as lost, together with the work that it has done.
         behind = document.tree is not None and document.tree_behind and not lost
-        return Adopted(record, lost, without_tree, behind, superseded=superseded)
+        return AdoptedSession(record, lost, without_tree, behind, superseded=superseded)
 
     def _keep_unknown(self, session_id: str, stores: Stores, files: Mapping[str, list[dict[str, Any]]]) -> str | None:
         """An older transcript of this machine may have lines of a turn that the fence cut off: they are set aside,
@@ -190,7 +192,7 @@ def _lost_turn(record: SessionRecord, questions: tuple[UnansweredQuestion, ...])
 
 
 @dataclass(frozen=True, slots=True)
-class HandedOver:
+class ReleasedSession:
     """A session that this machine released."""
 
     session_id: str
@@ -293,7 +295,7 @@ class SessionMover:
 
     async def give(
         self, session_id: str, caller: Caller, *, interrupt: bool = False, without_tree: bool = False
-    ) -> HandedOver:
+    ) -> ReleasedSession:
         """Releases a session of this machine: the next machine that claims it has it. Raises SessionBusy during a turn,
         unless it is to be interrupted; TreeRefused if its tree cannot be saved exactly, unless it is to stay behind;
         LostSession if this machine no longer holds it; InvalidArgument for a pinned session. In these cases it stays
@@ -333,14 +335,14 @@ class SessionMover:
         self.handed_over.add(session.id)
         # Concurrently with the rest of the move: the session has left, whatever the hook does.
         self._service.start_task(self._hooks.post_session(session.id, "moved", session.cwd))
-        return HandedOver(session.id, session.owner, tree)
+        return ReleasedSession(session.id, session.owner, tree)
 
     async def _let_go(self, session_id: str) -> None:
         """Forgets a released session. Waiting messages are refused first, one by one; it is released whatever they
         do."""
         for _ in range(_MAX_ATTEMPTS):
             try:
-                await self._service.relocation.let_go(session_id)
+                await self._service.relocation.forget_moved_session(session_id)
                 return
             except SessionBusy:
                 await asyncio.sleep(_LET_GO_PAUSE)
@@ -363,7 +365,7 @@ class SessionMover:
         directory: str,
         *,
         older_tree: bool = False,
-    ) -> Adopted:
+    ) -> AdoptedSession:
         """Takes a released session, or one of an offline machine, and its tree into `directory`. `older_tree` accepts
         the last saved tree if the latest could not be saved. Raises the errors of `claim`, `TreeStore.restore` and
         `Adoption.adopt`; the session is then free for others, and restored files stay."""

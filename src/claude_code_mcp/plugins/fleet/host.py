@@ -79,7 +79,7 @@ class Host:
         return self.kept.ownership
 
 
-def outward_address() -> str:
+def reachable_address() -> str:
     """The address by which other machines probably reach this one; loopback without a network. Sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
@@ -147,7 +147,7 @@ def _note_address(home: Path, url: str, machine: MachineKey, file: Path) -> None
 
 def _reached_at(address: str, port: int) -> str:
     if address in ("0.0.0.0", "::"):  # noqa: S104 - compared, not bound
-        address = outward_address()
+        address = reachable_address()
     if address.count(":") == 1:
         return f"tls://{address}"  # the address has its own port, as behind port forwarding
     return f"tls://[{address}]:{port}" if ":" in address else f"tls://{address}:{port}"

@@ -7,7 +7,7 @@ lets only that machine use it. A machine may claim new sessions and its own; a g
 machine has or had. The keeper answers only into the inbox of the requesting machine: the reply address of a request can
 name any subject, and NATS does not check it.
 
-`Keeper` is the keeper's side; `KeptOwnership` and `KeptSecrets` are a machine's.
+`Keeper` is the keeper's side; `KeeperOwnership` and `KeptSecrets` are a machine's.
 """
 
 import hashlib
@@ -130,7 +130,7 @@ class Keeper:
             return
         except ClaudeCodeError as problem:
             answer = {"error": type(problem).__name__, "message": problem.message}
-            if isinstance(problem, HeldElsewhere):
+            if isinstance(problem, HeldByOtherMachine):
                 answer["holding"] = _fields(problem.holding)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             answer = {"error": "InvalidArgument", "message": "The request is not valid."}
@@ -216,7 +216,7 @@ def _has_expired(message: Msg) -> bool:
         return False
 
 
-class KeptOwnership:
+class KeeperOwnership:
     """The holders as machines access them: through the keeper.
 
     Requests carry a deadline on the keeper's clock, which is known from its answers: a keeper that was frozen
@@ -280,8 +280,8 @@ class KeptOwnership:
             answer = await self._ask_once(verb, seconds, arguments)  # the answer has set the keeper's clock
         if "error" not in answer:
             return answer["result"]
-        if answer["error"] == "HeldElsewhere":
-            raise HeldElsewhere(_holding(answer["holding"]))
+        if answer["error"] == "HeldByOtherMachine":
+            raise HeldByOtherMachine(_holding(answer["holding"]))
         raise _REFUSALS.get(answer["error"], ClaudeCodeError)(answer["message"])
 
     async def _ask_once(self, verb: str, seconds: float, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -308,7 +308,7 @@ class KeptSecrets:
     """
 
     def __init__(self, connection: FleetConnection, machine_id: str) -> None:
-        self._keeper = KeptOwnership(connection, machine_id)
+        self._keeper = KeeperOwnership(connection, machine_id)
         self._key: PublicKey | None = None
 
     async def seal(self, session_id: str, secrets: Mapping[str, Any]) -> str:
@@ -352,7 +352,14 @@ def open_sealed(key: PrivateKey, session_id: str, sealed: str) -> dict[str, Any]
 
 _REFUSALS: dict[str, type[ClaudeCodeError]] = {
     problem.__name__: problem
-    for problem in (PermissionDenied, InvalidArgument, LeaseLapsed, StillArriving, UpstreamUnavailable, RequestExpired)
+    for problem in (
+        PermissionDenied,
+        InvalidArgument,
+        LeaseLapsed,
+        TransferUnfinished,
+        UpstreamUnavailable,
+        RequestExpired,
+    )
 }
 
 

@@ -44,7 +44,7 @@ WRONG_SEQUENCE = (10071, 10164)
 _LAST_SEQUENCE = re.compile(r"wrong last sequence: (\d{1,20})")
 
 
-class HeldElsewhere(SessionBusy):
+class HeldByOtherMachine(SessionBusy):
     """Another machine holds the session; `data["machine"]` names it."""
 
     def __init__(self, holding: "Holding") -> None:
@@ -56,7 +56,7 @@ class HeldElsewhere(SessionBusy):
         self.holding = holding
 
 
-class StillArriving(SessionBusy):
+class TransferUnfinished(SessionBusy):
     """The session was given to this machine, which has not taken it yet: the files on its disk are not current."""
 
 
@@ -365,8 +365,8 @@ class Turns(Protocol):
 
 
 class Ownership(Protocol):
-    """The holders of all sessions, changed only by compare-and-swap. `OwnershipBucket` and `KeptOwnership` are its two
-    implementations."""
+    """The holders of all sessions, changed only by compare-and-swap. `OwnershipBucket` and `KeeperOwnership` are its
+    two implementations."""
 
     async def lease_seconds(self) -> float:
         """The length of the fleet's leases."""
@@ -377,16 +377,16 @@ class Ownership(Protocol):
     async def claim(
         self, session_id: str, principal: str, machine_id: str, *, taking: bool = False, stays: bool = False
     ) -> Holding:
-        """Takes the session with the next epoch. Raises HeldElsewhere, PermissionDenied for another principal, and
-        StillArriving for one that was given to the machine, unless it is `taking` it: then it stays arriving. A session
-        that `stays` is pinned to the machine from then on."""
+        """Takes the session with the next epoch. Raises HeldByOtherMachine, PermissionDenied for another principal, and
+        TransferUnfinished for one that was given to the machine, unless it is `taking` it: then it stays arriving. A
+        session that `stays` is pinned to the machine from then on."""
 
     async def arrived(self, holding: Holding) -> Holding:
-        """The machine has all of the session. Raises HeldElsewhere if another machine, or none, holds it now."""
+        """The machine has all of the session. Raises HeldByOtherMachine if another machine, or none, holds it now."""
 
     async def confirm(self, holding: Holding) -> Holding:
-        """Rewrites the holding with the same epoch, which defeats a take-over in progress. Raises HeldElsewhere if one
-        is done."""
+        """Rewrites the holding with the same epoch, which defeats a take-over in progress. Raises HeldByOtherMachine if
+        one is done."""
 
     async def release(self, holding: Holding) -> None:
         """Releases the session; does nothing if another machine holds it already."""
@@ -435,8 +435,8 @@ class Holdings:
 
     async def claim(self, session_id: str, principal: str, *, taking: bool = False) -> Holding:
         """Takes a session that no living machine holds; returns the existing holding if it is already ours. With
-        `taking`, the session was given to this machine and stays arriving until `arrived`. Raises HeldElsewhere,
-        LeaseLapsed, PermissionDenied if the session is another principal's, and StillArriving."""
+        `taking`, the session was given to this machine and stays arriving until `arrived`. Raises HeldByOtherMachine,
+        LeaseLapsed, PermissionDenied if the session is another principal's, and TransferUnfinished."""
         # One at a time: a second claim would take the session from the first with a newer epoch.
         async with self._alone(session_id):
             return await self._claim(session_id, principal, taking)
@@ -457,12 +457,12 @@ class Holdings:
                 self._staying.add(session_id)
 
     async def arrived(self, holding: Holding) -> Holding:
-        """Everything of a taken session is on this machine's disk: from now on it continues here. Raises HeldElsewhere
-        and LeaseLapsed."""
+        """Everything of a taken session is on this machine's disk: from now on it continues here. Raises
+        HeldByOtherMachine and LeaseLapsed."""
         async with self._alone(holding.session_id):
             current = self._held.get(holding.session_id)
             if current is None or current.epoch != holding.epoch:
-                raise HeldElsewhere(current or replace(holding, machine=""))
+                raise HeldByOtherMachine(current or replace(holding, machine=""))
             stored = await self._ownership.arrived(current)
             arrived = replace(current, revision=stored.revision, arriving=False)
             if self._held.get(holding.session_id) is current:  # not released meanwhile
@@ -484,11 +484,11 @@ class Holdings:
         current = self._held.get(session_id)
         if current is not None and current.principal == principal:
             if current.arriving and not taking:
-                raise StillArriving(f"Session {session_id} is being moved to this machine.")
+                raise TransferUnfinished(f"Session {session_id} is being moved to this machine.")
             if self.valid(current):
                 return current
             # This waited before `_confirm_all` did. Confirm and do not claim again: paused processes then resume.
-            with suppress(HeldElsewhere):
+            with suppress(HeldByOtherMachine):
                 confirmed = await self._confirm(current)
                 if self.valid(confirmed):
                     await self._turns.resume(confirmed)
@@ -538,7 +538,7 @@ class Holdings:
                 return  # released, claimed or confirmed during the wait
             try:
                 confirmed = await self._confirm(holding)
-            except HeldElsewhere as taken:
+            except HeldByOtherMachine as taken:
                 if self._held.get(session_id) is not holding:
                     return  # this machine released it itself
                 log.warning("%s It was taken over while this machine was cut off.", taken.message)
@@ -551,7 +551,7 @@ class Holdings:
             await self._turns.resume(confirmed)
 
     async def _confirm(self, holding: Holding) -> Holding:
-        """Confirms a session that this machine holds; the caller is `_alone` with it. Raises HeldElsewhere, and
+        """Confirms a session that this machine holds; the caller is `_alone` with it. Raises HeldByOtherMachine, and
         LeaseLapsed while the lease is not valid: the stored holding then confirms nothing, because a machine that reads
         it can take the session before the next renewal is stored."""
         self._check_standing()

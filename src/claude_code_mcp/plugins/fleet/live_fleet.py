@@ -57,12 +57,12 @@ class LiveFleet:
 
     async def give(self, session_id: str, principal: str, machine_id: str) -> Holding | None:
         """Gives a session that no living machine holds to one; None if it is already that machine's. Raises
-        HeldElsewhere if another machine has taken it, and PermissionDenied if it is another principal's."""
+        HeldByOtherMachine if another machine has taken it, and PermissionDenied if it is another principal's."""
         return await self._ownership.give(session_id, principal, machine_id)
 
-    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
-        """Returns a session without a holder to the machine that has just released it. Raises HeldElsewhere."""
-        await self._ownership.give_back(session_id, principal, machine_id)
+    async def return_to_source(self, session_id: str, principal: str, machine_id: str) -> None:
+        """Returns a session without a holder to the machine that has just released it. Raises HeldByOtherMachine."""
+        await self._ownership.return_to_source(session_id, principal, machine_id)
 
     async def take_back(self, holding: Holding) -> None:
         """Takes back a session that a machine was given and has not claimed since."""

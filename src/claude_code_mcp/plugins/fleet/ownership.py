@@ -136,8 +136,9 @@ class OwnershipBucket:
         it.
         `run` and `number` identify the claim of a machine. A claim that comes late, after a later one of the same
         process, changes nothing and returns the holding as it is; one of an earlier process raises LeaseLapsed.
-        Raises HeldElsewhere, PermissionDenied if the session is another principal's or was not given, and StillArriving
-        if the session was given to the machine but has not arrived: its disk has no copy or an old one.
+        Raises HeldByOtherMachine, PermissionDenied if the session is another principal's or was not given, and
+        TransferUnfinished if the session was given to the machine but has not arrived: its disk has no copy or an old
+        one.
         """
         for _ in range(_ATTEMPTS):
             found = await self.last(session_id)
@@ -147,7 +148,7 @@ class OwnershipBucket:
                 if only_given and found.machine != machine_id:
                     raise PermissionDenied(f"Session {session_id} was not assigned to machine {machine_id}.")
                 if found.stays and (taking or found.machine not in ("", machine_id)):
-                    raise HeldElsewhere(found)
+                    raise HeldByOtherMachine(found)
                 if stays and not found.stays:
                     # It left its machine, so others can continue it if that machine is removed.
                     raise PermissionDenied(f"Session {session_id} is not pinned to its machine.")
@@ -159,7 +160,7 @@ class OwnershipBucket:
                         return found
                     await self._check_run(machine_id, run)
                 if found.arriving and not taking:
-                    raise StillArriving(f"Session {session_id} has not been moved to machine {machine_id} yet.")
+                    raise TransferUnfinished(f"Session {session_id} has not been moved to machine {machine_id} yet.")
             epoch = (found.epoch if found else 0) + 1
             holding = Holding(session_id, machine_id, epoch, principal, 0, taking, stays, run, number)
             try:
@@ -176,19 +177,19 @@ class OwnershipBucket:
             return None
         return await self.claim(session_id, principal, machine_id, taking=True)
 
-    async def give_back(self, session_id: str, principal: str, machine_id: str) -> None:
+    async def return_to_source(self, session_id: str, principal: str, machine_id: str) -> None:
         """Returns a session without a holder to the machine that has just released it and still has all of it."""
         found = await self.last(session_id)
         if found is None or found.machine or found.principal != principal:
-            raise HeldElsewhere(found or Holding(session_id, "", 0, principal, 0))
+            raise HeldByOtherMachine(found or Holding(session_id, "", 0, principal, 0))
         holding = Holding(session_id, machine_id, found.epoch + 1, principal, 0)
         try:
             await self._write(holding, found)
         except KeyWrongLastSequenceError:
-            raise HeldElsewhere(found) from None
+            raise HeldByOtherMachine(found) from None
 
     async def confirm(self, holding: Holding) -> Holding:
-        """Rewrites a holding with its epoch. Raises HeldElsewhere if another machine, or none, holds it now."""
+        """Rewrites a holding with its epoch. Raises HeldByOtherMachine if another machine, or none, holds it now."""
         return await self._write_again(holding)
 
     async def arrived(self, holding: Holding) -> Holding:
@@ -199,7 +200,7 @@ class OwnershipBucket:
         for _ in range(_ATTEMPTS):
             found = await self.last(holding.session_id)
             if found is None or (found.machine, found.epoch) != (holding.machine, holding.epoch):
-                raise HeldElsewhere(found or Holding(holding.session_id, "", holding.epoch, holding.principal, 0))
+                raise HeldByOtherMachine(found or Holding(holding.session_id, "", holding.epoch, holding.principal, 0))
             again = found if arriving is None else replace(found, arriving=arriving)
             try:
                 return await self._write(again, found)
@@ -226,13 +227,13 @@ class OwnershipBucket:
         if found.machine in ("", machine_id):
             return
         if await self._alive(found.machine):
-            raise HeldElsewhere(found)
+            raise HeldByOtherMachine(found)
         since = self._missing.setdefault(found.machine, time.monotonic())
         remaining = max(since + FIRST_CLAIM_SECONDS, self._reconnected + RETURN_SECONDS) - time.monotonic()
         if remaining > 0:
             await anyio.sleep(remaining)
             if await self._alive(found.machine):
-                raise HeldElsewhere(found)
+                raise HeldByOtherMachine(found)
 
     async def _check_run(self, machine_id: str, run: str) -> None:
         """Raises LeaseLapsed if another process has the machine's lease."""

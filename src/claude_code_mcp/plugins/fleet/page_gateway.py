@@ -1,7 +1,7 @@
 """The console of a gateway: the routes of the page over all machines of a fleet.
 
 Requests about a session go to the machine that holds it, and its answer is passed on unchanged. Lists, questions, costs
-and servers combine the answers of all machines, and each row names its machine. Nothing is stored here: a user who
+and servers combine the answers of all machines, and each row names its machine. NoArguments is stored here: a user who
 loses this gateway continues at another one and signs in again.
 
 A stream of events combines one stream of each machine. It ends when a machine comes or goes, or when the followed
@@ -200,11 +200,11 @@ class FleetRoutes:
 
     async def _of_session(self, request: Request, user: WebUser) -> Response:
         machine = await self._machine_of(user, session_id_of(request))
-        return await self._passed_on(machine, user, await _as_asked(request))
+        return await self._passed_on(machine, user, await _machine_request(request))
 
     async def _show(self, request: Request, user: WebUser) -> Response:
         machine = await self._machine_of(user, session_id_of(request))
-        shown = await self._passed_on(machine, user, await _as_asked(request))
+        shown = await self._passed_on(machine, user, await _machine_request(request))
         if shown.status_code != 200:
             return shown
         details = dict(from_json(bytes(shown.body)))
@@ -212,7 +212,7 @@ class FleetRoutes:
 
     async def _send(self, request: Request, user: WebUser) -> Response:
         """Sends a message. If the session's machine is offline, another one continues it."""
-        session_id, asked, taken = session_id_of(request), await _as_asked(request), Taken()
+        session_id, asked, taken = session_id_of(request), await _machine_request(request), Taken()
         try:
             machine = await self._dispatch.holder(session_id, partial(self._on_disk, user, session_id))
         except MachineUnavailable as gone:
@@ -225,7 +225,7 @@ class FleetRoutes:
         return answer({**await self._json(machine, user, asked), "notices": taken.notices()}, 202)
 
     async def _manage(self, request: Request, user: WebUser) -> Response:
-        session_id, asked = session_id_of(request), await _as_asked(request)
+        session_id, asked = session_id_of(request), await _machine_request(request)
         body = asked.body or {}
         if body.get("action") != "move":
             try:
@@ -240,11 +240,11 @@ class FleetRoutes:
             raise InvalidArgument("machine: required for move", field="machine")
         asked = PageRequest("POST", asked.path, body={name: body[name] for name in _OF_A_MOVE if name in body})
 
-        async def give_away(source: MachineIdentity) -> str:
+        async def release_for_move(source: MachineIdentity) -> str:
             return str((await self._json(source, user, asked))["sessionId"])
 
         on_disk = partial(self._on_disk, user, session_id)
-        move = await self._dispatch.move(user.principal, session_id, wanted, on_disk, give_away)
+        move = await self._dispatch.move(user.principal, session_id, wanted, on_disk, release_for_move)
         place = {"machine": move.machine.name, "machineId": move.machine.id}
         outcome = {"sessionId": move.session_id, "message": move.message, "notices": move.taken.notices()}
         return answer({**outcome, **place})
@@ -288,8 +288,8 @@ class FleetRoutes:
         total += len(absent)
         answers += [(machine, {"sessions": [_absent_row(session)]}) for machine, session in absent]
         attention = [(machine, {"sessions": page.get("attention") or []}) for machine, page in answers]
-        await self._dispatch.leave_to_holders(answers)
-        await self._dispatch.leave_to_holders(attention)
+        await self._dispatch.keep_holders_rows(answers)
+        await self._dispatch.keep_holders_rows(attention)
         rows = _rows(answers, "sessions")
         rows.sort(key=lambda row: str(row.get("lastUsed") or ""), reverse=True)
         rows.sort(key=lambda row: not row.get("pinned"))  # stable: the newest stay first
@@ -324,7 +324,7 @@ class FleetRoutes:
 
     async def _list(self, route: ListRoute, request: Request, user: WebUser) -> Response:
         """The rows of all machines. Machines without an answer are listed, because their rows are unknown."""
-        answers, silent = await self._of_all(user, await _as_asked(request))
+        answers, silent = await self._of_all(user, await _machine_request(request))
         rows = _rows(answers, route.field)
         if route.sorted_by:
             rows.sort(key=lambda row: str(row.get(route.sorted_by)))
@@ -513,7 +513,7 @@ def _reachable(handler: Handler) -> Handler:
     return handle
 
 
-async def _as_asked(request: Request) -> PageRequest:
+async def _machine_request(request: Request) -> PageRequest:
     """The request for a machine: unchanged, except for what only the gateway knows."""
     body = await body_of(request) if "content-type" in request.headers else None
     query = {name: value for name, value in request.query_params.items() if name != "machine"}

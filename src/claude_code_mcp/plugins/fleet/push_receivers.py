@@ -55,7 +55,7 @@ from ..push.interface import (
 )
 from . import names
 from .connection import FleetConnection
-from .keeper import KeptOwnership, NotAddressed, Verb, key_id, open_sealed, seal_for
+from .keeper import KeeperOwnership, NotAddressed, Verb, key_id, open_sealed, seal_for
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
 from .ownership import OwnershipBucket
 
@@ -324,7 +324,7 @@ class MachinePush(Push):
     """`Push` of a machine: preferences come from the keeper, which also makes each attempt. Budgets are each machine's
     own: their warnings name it."""
 
-    def __init__(self, service: Service, keeper: KeptOwnership, directory: Path, machine: str) -> None:
+    def __init__(self, service: Service, keeper: KeeperOwnership, directory: Path, machine: str) -> None:
         """`machine` is this machine's display name."""
         super().__init__(service, directory)
         self._keeper = keeper

@@ -128,7 +128,9 @@ class RecordStore:
         """Writes the current document of a session. Raises LostSession if a later epoch has written it;
         FleetUnavailable if NATS does not answer: it may be called again."""
         safe, left_out = without_secrets(record)
-        keys, spending = await asyncio.to_thread(self._database.read, lambda db: _beside(db, record.session_id))
+        keys, spending = await asyncio.to_thread(
+            self._database.read, lambda db: _keys_and_spending(db, record.session_id)
+        )
         sealed = ""
         if left_out:
             secrets = record.options.model_dump(mode="json", include=set(left_out))
@@ -415,7 +417,7 @@ def _writer_of(raw: Mapping[str, Any]) -> str:
     return f"claude-code-mcp {written_by[:_MAX_VERSION]}"
 
 
-def _asks_for_nothing(value: object) -> bool:
+def _is_unset(value: object) -> bool:
     # Not a zero, which may be a limit.
     return value is None or value is False or value in ("", [], {})
 
@@ -427,7 +429,7 @@ def _known_fields(record: Mapping[str, Any], writer: str) -> dict[str, Any]:
     options = known.get("options")
     if isinstance(options, dict):
         unknown = sorted(name for name in options if name not in SessionOptions.model_fields)
-        asking = [name for name in unknown if not _asks_for_nothing(options[name])]
+        asking = [name for name in unknown if not _is_unset(options[name])]
         if asking:
             raise ValueError(
                 f"for a session with options that this version, {__version__}, does not support "
@@ -462,7 +464,7 @@ def without_secrets(record: SessionRecord) -> tuple[SessionRecord, tuple[str, ..
 # -- data besides the record ------------------------------------------------------------------------------------------
 
 
-def _beside(db: "sqlite3.Connection", session_id: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _keys_and_spending(db: "sqlite3.Connection", session_id: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     keys = db.execute(
         "SELECT principal, session_id, key, message_id, digest, target, accepted, at FROM message_keys"
         " WHERE session_id = ? OR target = ?",
@@ -477,7 +479,7 @@ def _is_of(record: SessionRecord, principal: str, session_id: str, target: str) 
     return session_id == record.session_id or (target == record.session_id and principal == record.owner)
 
 
-def put_beside(database: Database, document: SessionDocument) -> None:
+def put_keys_and_spending(database: Database, document: SessionDocument) -> None:
     """Writes a session's keys and spending into this machine's database, only for this session and its owner. Another
     machine's data is a claim: it must neither lower anyone's spending nor use up another's budget. A pending key
     belongs to no living server: its next user looks into the transcript. Blocks; raises OSError if it cannot be

@@ -20,7 +20,7 @@ from ...core.state.database import Database
 from ...core.state.documents import Documents, JsonObject
 from . import names
 from .connection import FleetConnection
-from .keeper import MAX_REQUESTED, KeptOwnership, Verb
+from .keeper import MAX_REQUESTED, KeeperOwnership, Verb
 from .nats_client import KeyNotFoundError, StreamInfo
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class MachineRemovals:
 
     def __init__(
         self,
-        keeper: KeptOwnership,
+        keeper: KeeperOwnership,
         database: Database,
         owners: Callable[[], Awaitable[Collection[str]]],
         end: EndCaller,

@@ -32,7 +32,7 @@ from ...server.server import McpServer
 from .connection import FleetConnection
 from .handover import Adoption, SessionMover, SessionTaker
 from .hooks import NO_HOOKS, Hooks
-from .keeper import MAX_REQUESTED, KeptOwnership, KeptSecrets
+from .keeper import MAX_REQUESTED, KeeperOwnership, KeptSecrets
 from .leases import RENEWAL_SECONDS, Holding, Holdings, MachineLease, Ownership, Turns
 from .machine_server import MachineServer
 from .machines import Machine, MachineReport
@@ -40,7 +40,7 @@ from .page_link import answer_page
 from .push_receivers import MachinePush
 from .records import GivenNames, RecordStore
 from .removals import MachineRemovals
-from .session_copy import FleetReplica, LeftCopies
+from .session_copy import FleetReplica, OrphanedCopies
 from .settings import FleetSettings
 from .transcripts import TranscriptStore
 from .working_trees import TreeStore
@@ -106,7 +106,7 @@ class MachineTurns:
         """Pauses and ends these sessions from now on."""
         self._service, self._holdings, self._replica, self._hooks = service, holdings, replica, hooks
 
-    def at_work(self) -> list[tuple[str, str]]:
+    def running_turns(self) -> list[tuple[str, str]]:
         """This machine's sessions that it worked on since its start, with their directories."""
         if self._service is None or self._holdings is None:
             return []
@@ -241,19 +241,19 @@ async def _serving(
             records.names_of = partial(_names_of, service)
             service.observe(replica)
             service.observe(mover)
-            service.relocation.give_away = mover.give
-            keeper = KeptOwnership(connection, machine_id)
+            service.relocation.release_for_move = mover.give
+            keeper = KeeperOwnership(connection, machine_id)
             push = _notifying(service, keeper, machine.name) if pages is not None else None
             taking = SessionTaker(mover, holdings, fleet.fleet_directory)
             library = service.relocation.environment_of(LOCAL_CALLER).stores.library
-            copies = LeftCopies(Marks(database), records, transcripts, keeper, machine_id, library.record_of)
+            copies = OrphanedCopies(Marks(database), records, transcripts, keeper, machine_id, library.record_of)
             removals = MachineRemovals(
                 keeper, database, library.owners, lambda principal: server.end_caller(principal, _nothing)
             )
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_find_elsewhere, keeper, holdings, mover, replica, service)
                 tasks.start_soon(_note_staying, holdings, service)
-                tasks.start_soon(_give_up_lost, keeper, copies, holdings, service)
+                tasks.start_soon(_release_lost, keeper, copies, holdings, service)
                 # Before gateways reach this machine: a person who was removed and invited again has begun nothing here
                 # yet.
                 await tasks.start(_follow_removals, connection, removals, holdings)
@@ -272,7 +272,7 @@ async def _serving(
                 try:
                     yield service
                 finally:
-                    left = turns.at_work()
+                    left = turns.running_turns()
                     if holdings.lapses is None:
                         turns.kill_paused()
                     if push is not None:
@@ -287,7 +287,7 @@ async def _serving(
             silent.cancel()
 
 
-def _notifying(service: Service, keeper: KeptOwnership, machine: str) -> MachinePush:
+def _notifying(service: Service, keeper: KeeperOwnership, machine: str) -> MachinePush:
     """Notifies people of events here, at the receivers that they registered at a gateway."""
     push = MachinePush(service, keeper, service.settings.state_dir / "web", machine)
     service.observe(push)
@@ -296,7 +296,7 @@ def _notifying(service: Service, keeper: KeptOwnership, machine: str) -> Machine
 
 
 async def _find_elsewhere(
-    keeper: KeptOwnership, holdings: Holdings, mover: SessionMover, replica: FleetReplica, service: Service
+    keeper: KeeperOwnership, holdings: Holdings, mover: SessionMover, replica: FleetReplica, service: Service
 ) -> None:
     """Tells the replica which sessions on this machine's disk other machines hold. Checks at the start, after each
     lapse of the lease (only then can they be taken) and after sessions were released. The holdings also detect sessions
@@ -320,7 +320,7 @@ async def _find_elsewhere(
         await anyio.sleep(RENEWAL_SECONDS)
 
 
-async def _give_up_lost(keeper: KeptOwnership, copies: LeftCopies, holdings: Holdings, service: Service) -> None:
+async def _release_lost(keeper: KeeperOwnership, copies: OrphanedCopies, holdings: Holdings, service: Service) -> None:
     """Releases sessions whose record and conversation this machine lost since its last run, so that they continue from
     the fleet's copy. Looks for them once, when the fleet answers."""
 
@@ -420,14 +420,14 @@ async def _names_of(service: Service, record: SessionRecord) -> GivenNames:
     return GivenNames(title=entry.title or "", tag=entry.tag or "", pinned=entry.pinned, archived=entry.archived)
 
 
-async def _update_copies(copies: LeftCopies, holdings: Holdings, replica: FleetReplica, service: Service) -> None:
+async def _update_copies(copies: OrphanedCopies, holdings: Holdings, replica: FleetReplica, service: Service) -> None:
     """Updates the fleet's copies after others deleted or renamed sessions on this machine's disk, shortly after that or
     as soon as the fleet answers."""
     while True:
         if holdings.lapses is not None:
             with suppress(OSError):  # not readable now: retried later
                 for session_id in await copies.left():
-                    await _remove_left_copy(copies, holdings, replica, service, session_id)
+                    await _remove_orphaned_copy(copies, holdings, replica, service, session_id)
                 for session_id in await copies.renamed():
                     try:
                         await copies.rename(session_id)
@@ -436,12 +436,12 @@ async def _update_copies(copies: LeftCopies, holdings: Holdings, replica: FleetR
         await anyio.sleep(RENEWAL_SECONDS)
 
 
-async def _remove_left_copy(
-    copies: LeftCopies, holdings: Holdings, replica: FleetReplica, service: Service, session_id: str
+async def _remove_orphaned_copy(
+    copies: OrphanedCopies, holdings: Holdings, replica: FleetReplica, service: Service, session_id: str
 ) -> None:
     try:
         if await copies.was_deleted(session_id):
-            await service.relocation.let_go(session_id)
+            await service.relocation.forget_moved_session(session_id)
             replica.forget(session_id)  # before the copy is removed: a pending write would recreate it
         removed, held = await copies.remove(session_id), holdings.held(session_id)
         if removed and held is not None:

@@ -21,7 +21,7 @@ from .commands import connected_machine, directory_of
 if TYPE_CHECKING:
     from ...core.sessions.stored.session_library import SessionLibrary
     from .connection import FleetConnection
-    from .session_copy import LeftCopies
+    from .session_copy import OrphanedCopies
 
 _NO_FLEET = "Sessions can be moved only in a fleet. `claude-code-mcp fleet up` starts one."
 _REMOVAL_SECONDS = 10.0
@@ -69,7 +69,7 @@ def _move(arguments: argparse.Namespace) -> int:
 @asynccontextmanager
 async def removing_copy(settings: Settings, sessions: "SessionLibrary", session_id: str) -> AsyncIterator[None]:
     """Context for the deletion of a session on this machine's disk: also removes the fleet's copy. If that fails, the
-    deletion is recorded on disk, the machine's runner finishes it, and the user is informed. Raises HeldElsewhere,
+    deletion is recorded on disk, the machine's runner finishes it, and the user is informed. Raises HeldByOtherMachine,
     before the deletion, if another machine continues the session."""
     is_removed = False
     async with contextlib.AsyncExitStack() as stack:
@@ -82,7 +82,7 @@ async def removing_copy(settings: Settings, sessions: "SessionLibrary", session_
 
 async def _reached_copies(
     settings: Settings, sessions: "SessionLibrary", session_id: str, stack: contextlib.AsyncExitStack
-) -> "LeftCopies | None":
+) -> "OrphanedCopies | None":
     """The copies of this machine's sessions, with a connection that `stack` closes; None while the fleet cannot be
     reached."""
     try:
@@ -92,7 +92,7 @@ async def _reached_copies(
     except (ImportError, ClaudeCodeError, OSError):
         return None
     stack.push_async_callback(connection.abandon)
-    copies = _copies_left(settings, sessions, connection, machine_id)
+    copies = _orphaned_copies(settings, sessions, connection, machine_id)
     try:
         await copies.check_held_here(session_id)
     except UpstreamUnavailable:
@@ -100,22 +100,22 @@ async def _reached_copies(
     return copies
 
 
-def _copies_left(
+def _orphaned_copies(
     settings: Settings, sessions: "SessionLibrary", connection: "FleetConnection", machine_id: str
-) -> "LeftCopies":
+) -> "OrphanedCopies":
     from ...core.state.state_directory import database_in  # noqa: PLC0415
-    from .keeper import KeptOwnership, KeptSecrets  # noqa: PLC0415
+    from .keeper import KeeperOwnership, KeptSecrets  # noqa: PLC0415
     from .records import RecordStore  # noqa: PLC0415
-    from .session_copy import LeftCopies  # noqa: PLC0415
+    from .session_copy import OrphanedCopies  # noqa: PLC0415
     from .transcripts import TranscriptStore  # noqa: PLC0415
 
     records = RecordStore(connection, database_in(settings.state_dir), KeptSecrets(connection, machine_id))
-    ownership = KeptOwnership(connection, machine_id)
+    ownership = KeeperOwnership(connection, machine_id)
     transcripts = TranscriptStore(connection)
-    return LeftCopies(sessions.catalog.marks, records, transcripts, ownership, machine_id, sessions.record_of)
+    return OrphanedCopies(sessions.catalog.marks, records, transcripts, ownership, machine_id, sessions.record_of)
 
 
-async def _copy_removed(settings: Settings, copies: "LeftCopies", session_id: str) -> bool:
+async def _copy_removed(settings: Settings, copies: "OrphanedCopies", session_id: str) -> bool:
     """Whether the copy of a session deleted here is gone, after some seconds at the latest."""
     from .host import only_process  # noqa: PLC0415
 

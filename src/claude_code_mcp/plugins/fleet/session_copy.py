@@ -30,7 +30,7 @@ from ...core.sessions.background_tasks import BackgroundTasks
 from ...core.state.session_marks import Mark, Marks
 from ...core.state.session_records import SessionRecord
 from ...core.transcripts.transcripts import Transcripts
-from .leases import HeldElsewhere, Holding, Ownership
+from .leases import HeldByOtherMachine, Holding, Ownership
 from .records import RecordStore, UnansweredQuestion
 from .transcript_mirror import LocalFiles, local_files, mirrored_entries
 from .transcripts import FleetUnavailable, LostSession, TranscriptStore
@@ -408,9 +408,9 @@ class FleetReplica:
 # -- deleted by other processes ----------------------------------------------------------------------------------------
 
 
-class LeftCopies:
+class OrphanedCopies:
     """The fleet's copies of sessions that a command, or a server outside of the fleet, deleted on this machine's disk:
-    each is marked (`Mark.COPY_LEFT`) from before its files are deleted until its copy is gone. Also the copies of
+    each is marked (`Mark.ORPHANED_COPY`) from before its files are deleted until its copy is gone. Also the copies of
     sessions whose title, tag or marks changed (`Mark.RENAMED`)."""
 
     def __init__(
@@ -431,15 +431,15 @@ class LeftCopies:
         self._record_of = record_of
 
     async def check_held_here(self, session_id: str) -> None:
-        """Raises HeldElsewhere if another machine continues the session, or if it has yet to arrive here: the files on
-        this disk are an old copy. Raises LeaseLapsed if the fleet does not answer."""
+        """Raises HeldByOtherMachine if another machine continues the session, or if it has yet to arrive here: the
+        files on this disk are an old copy. Raises LeaseLapsed if the fleet does not answer."""
         found = await self._ownership.read(session_id)
         if found is not None and (found.machine != self._machine_id or found.arriving):
-            raise HeldElsewhere(found)
+            raise HeldByOtherMachine(found)
 
     async def left(self) -> frozenset[str]:
         """The sessions whose copies must still be removed. Raises OSError."""
-        return (await asyncio.to_thread(self._marks.read)).copy_left
+        return (await asyncio.to_thread(self._marks.read)).orphaned_copy
 
     async def was_deleted(self, session_id: str) -> bool:
         """Whether the session is gone from this disk; a deletion may have been interrupted after the mark."""
@@ -462,9 +462,9 @@ class LeftCopies:
                 await self._ownership.release(found)
                 removed = True
                 log.info("session %s was deleted on this machine's disk, and is no longer in the fleet", session_id)
-        except HeldElsewhere as taken:
+        except HeldByOtherMachine as taken:
             log.info("an old copy of a session was deleted here. %s", taken.message)
-        await asyncio.to_thread(self._marks.set, session_id, Mark.COPY_LEFT, False)
+        await asyncio.to_thread(self._marks.set, session_id, Mark.ORPHANED_COPY, False)
         return removed
 
     async def renamed(self) -> frozenset[str]:
@@ -476,7 +476,7 @@ class LeftCopies:
         the session. Raises the errors of `remove`."""
         record = await asyncio.to_thread(self._record_of, session_id)
         called = None
-        with suppress(HeldElsewhere):
+        with suppress(HeldByOtherMachine):
             if record is not None and await self._ownership.read(session_id) is not None:
                 called = await self._records.put_names(record, partial(self.check_held_here, session_id))
         await asyncio.to_thread(self._marks.set, session_id, Mark.RENAMED, False)

@@ -8,7 +8,7 @@ a consumer delivers to any subject, whatever permissions exist there, and its fi
 the request shows. NATS cannot grant permissions for the sessions that a machine holds, because they are not a fixed set
 of subjects.
 
-A machine therefore sends its requests for JetStream to the keeper (`KeptJetStream`). The keeper determines what a
+A machine therefore sends its requests for JetStream to the keeper (`KeeperJetStream`). The keeper determines what a
 request concerns (`access_to`, `store_request`), checks that the machine holds that session, and forwards the request
 (`StoreKeeper`). JetStream answers the machine directly. All code for `JetStreamContext` works with a machine's key, for
 its own sessions.
@@ -40,7 +40,7 @@ _MAX_HOLDERS = 100_000
 _QUEUE = "keepers"
 
 
-class KeptJetStream(JetStreamContext):
+class KeeperJetStream(JetStreamContext):
     """JetStream for a machine: everything goes through the keeper; its lease has a separate path, so that it does not
     wait behind a tree that is being stored."""
 

@@ -27,7 +27,7 @@ from ...core.private_files import private_directory, read_secret, replace_file
 from . import names
 from .connection import FleetConnection, connect
 from .nats_server import SERVER_NAME, User, client_context
-from .store_keeper import KeptJetStream
+from .store_keeper import KeeperJetStream
 
 TICKET_SECONDS: Final = 3600.0
 _PREFIX = "fleet1."
@@ -133,7 +133,7 @@ class MachineKey:
 async def connect_machine(key: MachineKey) -> FleetConnection:
     """Connects with a machine's own key. Its JetStream requests go through the keeper."""
     connection = await _connect(key.address, key.authority, key.seed, key.machine_id)
-    return through_keeper(connection, key.machine_id, reports_itself=False)
+    return connect_through_keeper(connection, key.machine_id, reports_itself=False)
 
 
 async def connect_operator(address: str, authority: str, seed: str) -> FleetConnection:
@@ -189,10 +189,10 @@ async def connect_credentials(url: str, file: Path) -> tuple[FleetConnection, st
     return connection, machine_id
 
 
-def through_keeper(connection: FleetConnection, machine_id: str, *, reports_itself: bool) -> FleetConnection:
+def connect_through_keeper(connection: FleetConnection, machine_id: str, *, reports_itself: bool) -> FleetConnection:
     """The connection of a machine whose key may use JetStream only through the keeper, except for its own lease if it
     `reports_itself`."""
-    kept = KeptJetStream(connection.client, machine_id, _REQUEST_SECONDS, reports_itself=reports_itself)
+    kept = KeeperJetStream(connection.client, machine_id, _REQUEST_SECONDS, reports_itself=reports_itself)
     return replace(connection, jetstream=kept)
 
 

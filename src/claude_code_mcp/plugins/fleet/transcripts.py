@@ -246,7 +246,7 @@ class TranscriptStore:
             writer = await self._begin(session_id, epoch)
             self._writers[session_id] = writer
         elif writer.unsure and not writer.lost:
-            await self._look_behind(session_id, writer)
+            await self._read_newer(session_id, writer)
         if writer.lost:
             raise _lost(session_id)
         return writer
@@ -270,7 +270,7 @@ class TranscriptStore:
             f"The conversation of session {session_id} keeps changing and was not taken over; try again."
         )
 
-    async def _look_behind(self, session_id: str, writer: _Writer) -> None:
+    async def _read_newer(self, session_id: str, writer: _Writer) -> None:
         """Reads messages after the last one that this writer knows: its own, or another writer's."""
         assembly = _Assembly()
         async with contextlib.aclosing(self._messages(session_id, writer.sequence)) as messages:

@@ -271,9 +271,9 @@ class Push:
                 left.setdefault((waiting.principal, waiting.notice.session_id), []).append(waiting)
         for (principal, session_id), own in left.items():
             # Separately, so that one principal's unreadable preferences do not delay the others.
-            self._service.start_task(self._go_on(principal, session_id, own))
+            self._service.start_task(self._deliver_later(principal, session_id, own))
 
-    async def _go_on(self, principal: str, session_id: str, left: list[Waiting]) -> None:
+    async def _deliver_later(self, principal: str, session_id: str, left: list[Waiting]) -> None:
         until = max(waiting.notice.expires_at for waiting in left)
         chosen = await self._once_readable(partial(self.chosen_for, principal, session_id), until)
         # The principal's preferences are unknown: nothing is dropped, and the next server tries again.

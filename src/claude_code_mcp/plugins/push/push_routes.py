@@ -18,7 +18,7 @@ from ...core.service import Service
 from ...server.api_parts import ApiPart, ApiUser, Handlers
 from ...server.outbound_urls import check_url
 from ...server.tools.arguments import Arguments
-from ...server.web_answers import Nothing, answer, arguments_of
+from ...server.web_answers import NoArguments, answer, arguments_of
 from .delivery import Push, Status
 from .preferences import News, Preferences, QuietHours, Receiver, new_id, with_receiver, without_receiver
 from .receivers import KINDS, ReceiverDetails
@@ -139,7 +139,7 @@ class PushRoutes(ApiPart):
         return answer({})
 
     async def test(self, request: Request, user: ApiUser) -> Response:
-        await arguments_of(request, Nothing)
+        await arguments_of(request, NoArguments)
         chosen = await self._push.read(user.principal)
         wanted = str(request.path_params["receiver"])
         receiver = next((known for known in chosen.receivers if known.id == wanted), None)

@@ -40,7 +40,7 @@ from .sandbox_contents import HomeSandbox, ListedPaths
 from .settings import SandboxSettings
 
 if TYPE_CHECKING:
-    from .network.egress import RunAuthority
+    from .network.egress import RunCertificateAuthority
 
 
 log = logging.getLogger(__name__)
@@ -309,11 +309,11 @@ class Homes(Isolation):
         return NetworkByList(rules, self._environment, authority, self._audit, principal)
 
     @cached_property
-    def _authority(self) -> "RunAuthority":
+    def _authority(self) -> "RunCertificateAuthority":
         """The certificate authority of this run, created for the first credential."""
-        from .network.egress import RunAuthority  # noqa: PLC0415 - cryptography takes a while to load
+        from .network.egress import RunCertificateAuthority  # noqa: PLC0415 - cryptography takes a while to load
 
-        return RunAuthority()
+        return RunCertificateAuthority()
 
     def _isolated(self, principal: str) -> bool:
         profile = self._policy.profile(principal)

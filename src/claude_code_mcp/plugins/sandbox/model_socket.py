@@ -331,7 +331,7 @@ class ModelSocket:
         head = await client.event(_HEAD_SECONDS)
         if not isinstance(head, h11.Request):
             return  # closed without one
-        costs = costs_something(head.method, head.target, self._endpoint.path)
+        costs = is_billed(head.method, head.target, self._endpoint.path)
         if costs is None:
             await _refuse(client, "not_found_error", _NOT_ALLOWED)
             return
@@ -405,7 +405,7 @@ class ModelSocket:
         leaving = asyncio.ensure_future(_until_closed(client.reader))
         if count is not None:
             self.traffic.open_requests += 1
-            leaving.add_done_callback(lambda _: self._one_less())
+            leaving.add_done_callback(lambda _: self._request_closed())
         writer: asyncio.StreamWriter | None = None
         try:
             port = self._endpoint.port or (443 if self._tls is not None else 80)
@@ -428,7 +428,7 @@ class ModelSocket:
             if writer is not None:
                 writer.close()
 
-    def _one_less(self) -> None:
+    def _request_closed(self) -> None:
         self.traffic.open_requests -= 1
 
 
@@ -474,7 +474,7 @@ def _count(count: AnswerCount, event: h11.Response | h11.Data | h11.EndOfMessage
         count.end()
 
 
-def costs_something(method: bytes, target: bytes, base: str = "") -> bool | None:
+def is_billed(method: bytes, target: bytes, base: str = "") -> bool | None:
     """Whether a request has a cost, which its answer reports; None for a request that must not be sent. Only listed
     requests are sent, because the key goes with them. `base` is the path of the API's address."""
     path = target.partition(b"?")[0].decode("latin-1")

@@ -263,9 +263,9 @@ class HomeSandbox(Enclosure):
                 ways.traffic = model.traffic
                 visible.append(Mount(INSIDE, str(await model.open(scratch))))
             if self.network is not None and connected:
-                way_out = self.network.way_out(conversation.session_id if conversation is not None else None)
-                ways.callback(way_out.close)
-                visible += [Mount(target, source) for source, target in await way_out.open(scratch)]
+                egress_proxy = self.network.egress_proxy(conversation.session_id if conversation is not None else None)
+                ways.callback(egress_proxy.close)
+                visible += [Mount(target, source) for source, target in await egress_proxy.open(scratch)]
                 visible += map(Mount.at, interpreter_files())
                 before = command_before()
             reaches_host = self.profile.sandbox_network == "host" and connected

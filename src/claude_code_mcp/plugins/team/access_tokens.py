@@ -92,7 +92,7 @@ class TokenIssuer(Protocol):
     """The MCP endpoint that the tokens are for."""
 
     @property
-    def look_every(self) -> float:
+    def recheck_interval(self) -> float:
         """Seconds after which an unexpired token must be checked again."""
 
     def must_ask(self, token: str) -> bool:
@@ -123,7 +123,7 @@ class AccessTokens:
         self._reading_metadata = asyncio.Lock()
 
     @property
-    def look_every(self) -> float:
+    def recheck_interval(self) -> float:
         """Seconds after which an unexpired token must be checked again."""
         return _INTROSPECTED_FOR if self._introspection is not None else float("inf")
 
@@ -144,9 +144,9 @@ class AccessTokens:
                 claims = await self._signed(token)
                 self._refuse_id_token(token, claims)
             if claims.get("cnf") is not None:
-                raise NotGood("it is bound to a key or certificate, and this server accepts only bearer tokens")
+                raise InvalidToken("it is bound to a key or certificate, and this server accepts only bearer tokens")
             return self._grant(claims)
-        except NotGood as reason:
+        except InvalidToken as reason:
             log.info("rejected an access token: %s", reason)
             return None
         except UpstreamUnavailable as error:
@@ -161,9 +161,9 @@ class AccessTokens:
             claims = await self._signed(id_token, [client_id])
             # The token must have been issued for this sign-in, not for one that another person started.
             if claims.get("nonce") != nonce or claims.get("azp", client_id) != client_id:
-                raise NotGood("it belongs to another sign-in")
+                raise InvalidToken("it belongs to another sign-in")
             return self._grant(claims)
-        except NotGood as reason:
+        except InvalidToken as reason:
             log.info("rejected an id token: %s", reason)
             return None
 
@@ -197,7 +197,7 @@ class AccessTokens:
             header = jwt.get_unverified_header(token)
             kind, key_id = header.get("typ", "JWT"), header.get("kid")
             if not isinstance(kind, str) or kind.casefold() not in _TYPES:
-                raise NotGood("not a token of this kind")
+                raise InvalidToken("not a token of this kind")
             key = await self._keys.find(key_id if isinstance(key_id, str) else None)
             claims: Mapping[str, Any] = jwt.decode(
                 token,
@@ -209,11 +209,11 @@ class AccessTokens:
                 options={"require": ["exp", "iss", "aud", "sub"]},
             )
         except jwt.PyJWTError as error:
-            raise NotGood(str(error)) from None
+            raise InvalidToken(str(error)) from None
         return claims
 
     def _refuse_id_token(self, token: str, claims: Mapping[str, Any]) -> None:
-        """Raises NotGood for an id token, which tells a client who a person is and grants no access: it is sent to
+        """Raises InvalidToken for an id token, which tells a client who a person is and grants no access: it is sent to
         places that keep no secrets, such as page logs.
 
         A header `at+jwt` (RFC 9068) is conclusive. Otherwise a token is an access token unless it has a claim of id
@@ -226,13 +226,13 @@ class AccessTokens:
             return
         kind, use = claims.get("typ", "Bearer"), claims.get("token_use", "access")
         if not isinstance(kind, str) or kind.casefold() not in _SHOWN_AS_ACCESS or use != "access":
-            raise NotGood("its claims mark it as something other than an access token")
+            raise InvalidToken("its claims mark it as something other than an access token")
         if not _OF_ID_TOKENS.isdisjoint(claims):
-            raise NotGood("it is an id token")
+            raise InvalidToken("it is an id token")
         named = claims.get("aud")
         audiences = {named} if isinstance(named, str) else {*named} if isinstance(named, list) else set()
         if audiences == {self._client_id} and _OF_ACCESS_TOKENS.isdisjoint(claims):
-            raise NotGood("it cannot be distinguished from an id token")
+            raise InvalidToken("it cannot be distinguished from an id token")
 
     async def _introspected(self, token: str) -> Mapping[str, Any]:
         assert self._introspection is not None
@@ -240,32 +240,32 @@ class AccessTokens:
         audiences = claims.get("aud")
         named = [audiences] if isinstance(audiences, str) else audiences if isinstance(audiences, list) else []
         if not {*self._audiences}.intersection(name for name in named if isinstance(name, str)):
-            raise NotGood("it is for another audience")
+            raise InvalidToken("it is for another audience")
         if claims.get("iss", self.issuer) != self.issuer:
-            raise NotGood("it is from another issuer")
+            raise InvalidToken("it is from another issuer")
         return claims
 
     def _grant(self, claims: Mapping[str, Any]) -> Grant:
         subject, expires_at = claims.get("sub"), claims.get("exp")
         if not isinstance(subject, str) or not subject:
-            raise NotGood("it has no subject")
+            raise InvalidToken("it has no subject")
         if isinstance(expires_at, bool) or not isinstance(expires_at, int | float) or expires_at < time.time() - LEEWAY:
-            raise NotGood("it has expired")
+            raise InvalidToken("it has expired")
         name, groups = name_in(claims, self._claim), groups_in(claims, self._groups)
         return Grant(name, subject, int(expires_at), _scopes(claims), groups, _issued_at(claims))
 
 
 def name_in(claims: Mapping[str, Any], claim: str) -> str:
-    """The person's name from a claim. Raises NotGood if it is invalid: rules, limits and files use it, so it must be
-    one printable word."""
+    """The person's name from a claim. Raises InvalidToken if it is invalid: rules, limits and files use it, so it must
+    be one printable word."""
     name = claims.get(claim)
     if not isinstance(name, str) or not name.isascii() or not name.isprintable() or " " in name:
-        raise NotGood(f"its claim {claim!r} is not a valid name")
+        raise InvalidToken(f"its claim {claim!r} is not a valid name")
     if not 0 < len(name) <= _MAX_NAME:
-        raise NotGood(f"its claim {claim!r} is too long or empty")
+        raise InvalidToken(f"its claim {claim!r} is too long or empty")
     # Anyone may register with another person's address; the issuer reports whether the address is verified.
     if claim == "email" and claims.get("email_verified") is not True:
-        raise NotGood("its email address is not verified")
+        raise InvalidToken("its email address is not verified")
     return name
 
 
@@ -352,7 +352,7 @@ def _scopes(claims: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(part for part in found if isinstance(part, str)) if isinstance(found, list) else ()
 
 
-class NotGood(Exception):
+class InvalidToken(Exception):
     """Why a token is invalid, for the log; never contains any part of the token."""
 
 
@@ -366,13 +366,13 @@ class IssuerKeys:
         self._reading = asyncio.Lock()
 
     async def find(self, key_id: str | None) -> Any:
-        """The key with this id, or without an id the only key. Raises NotGood if there is none, UpstreamUnavailable if
-        they cannot be read and have not been for an hour."""
+        """The key with this id, or without an id the only key. Raises InvalidToken if there is none,
+        UpstreamUnavailable if they cannot be read and have not been for an hour."""
         if key_id not in self._by_id or self._age() >= _KEYS_FOR:
             async with self._reading:
                 await self._read_again(key_id)
         if key_id not in self._by_id:
-            raise NotGood("it is not signed with a key of the issuer")
+            raise InvalidToken("it is not signed with a key of the issuer")
         return self._by_id[key_id]
 
     async def _read_again(self, key_id: str | None) -> None:
@@ -438,17 +438,18 @@ class _Introspection:
         return _digest(token) in self._known
 
     async def ask(self, token: str) -> Mapping[str, Any]:
-        """The issuer's data about an active token. Raises NotGood for others, UpstreamUnavailable without an answer."""
+        """The issuer's data about an active token. Raises InvalidToken for others, UpstreamUnavailable without an
+        answer."""
         digest = _digest(token)
         until, claims = self._known.get(digest, (0.0, {}))
         if time.monotonic() < until:
             return claims
         if time.monotonic() < self._refused.get(digest, 0.0):
-            raise NotGood("the issuer reported it as not active")
+            raise InvalidToken("the issuer reported it as not active")
         try:
             async with self._asking:
                 claims = await self._answer(token)
-        except NotGood:
+        except InvalidToken:
             self._known.pop(digest, None)
             _keep(self._refused, digest, time.monotonic() + _INTROSPECTED_FOR)
             raise
@@ -459,7 +460,7 @@ class _Introspection:
         form = {"token": token, "token_type_hint": "access_token"}
         answer = await _get_json(self._address, form, self._client)
         if not isinstance(answer, dict) or answer.get("active") is not True:
-            raise NotGood("the issuer reports it as not active")
+            raise InvalidToken("the issuer reports it as not active")
         return answer
 
 

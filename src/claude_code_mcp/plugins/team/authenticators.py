@@ -61,10 +61,10 @@ class PeopleAuthenticator(Authenticator):
         self.people: People | None = None
         """Set when the server has its address."""
 
-    async def let_in(self, grant: Grant, until: float) -> Identity | None:
+    async def admit_grant(self, grant: Grant, until: float) -> Identity | None:
         """The caller for a person with this grant, valid at least until then; None if they cannot be admitted. Raises
         UpstreamUnavailable if that cannot be determined now."""
-        return await self.people.let_in(grant, until) if self.people is not None else None
+        return await self.people.admit_grant(grant, until) if self.people is not None else None
 
     def has(self, identity: Identity) -> bool:
         return self.people is not None and self.people.has(identity)
@@ -81,10 +81,10 @@ class PeopleAuthenticator(Authenticator):
         if people is None or until is None:
             return None
 
-        async def still_good() -> float | None:
+        async def recheck() -> float | None:
             return people.expires_at(identity)
 
-        return AccessUntil(until, until, still_good)
+        return AccessUntil(until, until, recheck)
 
     def scopes_of(self, identity: Identity) -> Collection[str]:
         return self.people.scopes_of(identity) if self.people is not None else ()
@@ -124,15 +124,15 @@ class TokenAuthenticator(PeopleAuthenticator):
         if tokens is None or people is None:
             return None
         grant = await self._check(token, tokens)
-        found = await people.let_in(grant, grant.expires_at) if grant is not None else None
+        found = await people.admit_grant(grant, grant.expires_at) if grant is not None else None
         if grant is None or found is None:
             return None
 
-        async def still_good() -> float | None:
+        async def recheck() -> float | None:
             now = await tokens.check(token)
             return now.counts_until if now is not None else None
 
-        access = AccessUntil(grant.counts_until, tokens.look_every, still_good)
+        access = AccessUntil(grant.counts_until, tokens.recheck_interval, recheck)
         return AdmittedCaller(found, access, people.scopes_of(found))
 
     async def _check(self, token: str, tokens: TokenIssuer) -> Grant | None:
@@ -178,7 +178,7 @@ class IssuerAuthenticator(TokenAuthenticator):
     def routes(self, page: SignInPage | None) -> Sequence[BaseRoute]:
         if page is None or self._issued is None or self._own.oauth_client_id is None:
             return ()
-        self._sign_in = ProviderSignIn(self._settings, self._issued, self.let_in, page)
+        self._sign_in = ProviderSignIn(self._settings, self._issued, self.admit_grant, page)
         return self._sign_in.routes()
 
     @property
@@ -271,4 +271,4 @@ class ProxyAuthenticator(PeopleAuthenticator):
     async def by_name(self, name: str, groups: Collection[str], lasts: float) -> Identity | None:
         """The person with this name, for this many seconds; None if they cannot be admitted."""
         now = time.time()
-        return await self.let_in(Grant(name, name, int(now + lasts), (), frozenset(groups), now), now + lasts)
+        return await self.admit_grant(Grant(name, name, int(now + lasts), (), frozenset(groups), now), now + lasts)

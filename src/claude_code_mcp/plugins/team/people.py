@@ -84,12 +84,12 @@ class People:
 
     def _from_before(self) -> Mapping[str, PersonGroups]:
         try:
-            return self._names.came(self._issuer) if self._names is not None else {}
+            return self._names.recent_people(self._issuer) if self._names is not None else {}
         except OSError as error:
             log.error("cannot read who signed in to earlier servers: %s", error)
             return {}
 
-    async def let_in(self, grant: Grant, until: float) -> Identity | None:
+    async def admit_grant(self, grant: Grant, until: float) -> Identity | None:
         """The caller for a person with this grant, valid at least until then; None if their name is taken or they
         cannot be served, which is logged. Raises UpstreamUnavailable if that cannot be determined now."""
         if not self._is_free(grant) or not await self._own_name(grant):
@@ -182,7 +182,7 @@ class People:
             return
         signed_in = await self._returning(identity.principal)
         if signed_in is not None:
-            await self.let_in(*signed_in)
+            await self.admit_grant(*signed_in)
 
     def expires_at(self, identity: Identity) -> float | None:
         """Until when this person is admitted by what they have shown; None if they are not."""

@@ -80,7 +80,7 @@ class PersonNames:
         values = (_CAME, name, self._clock(), body)
         self._database.execute("INSERT OR REPLACE INTO documents VALUES (?, ?, ?, ?)", *values)
 
-    def came(self, issuer: str) -> dict[str, PersonGroups]:
+    def recent_people(self, issuer: str) -> dict[str, PersonGroups]:
         """The people who signed in through an issuer within the last thirty days, with their groups."""
         query = "SELECT key, body FROM documents WHERE kind = ? AND written_at > ?"
         rows = self._database.rows(query, _CAME, self._clock() - REMEMBERED_SECONDS)

@@ -92,7 +92,7 @@ class ProviderSignIn:
 
             return Route(path, handle, methods=["GET"])
 
-        return [route(START, self._start), route(CALLBACK, self._come_back)]
+        return [route(START, self._start), route(CALLBACK, self._handle_callback)]
 
     async def _start(self, request: Request) -> Response:
         endpoint = (await self._tokens.metadata()).get("authorization_endpoint")
@@ -125,7 +125,7 @@ class ProviderSignIn:
         )
         return response
 
-    async def _come_back(self, request: Request) -> Response:
+    async def _handle_callback(self, request: Request) -> Response:
         query = request.query_params
         state, code = query.get("state", ""), query.get("code", "")
         browser, tokens = request.cookies.get(self._cookie, ""), self._tokens

@@ -103,7 +103,7 @@ class Metrics:
             return generate_latest(self._registry)
         # prometheus_client only asks for the metrics to be written.
         own = {session.id for session in self._sessions() if session.owner == viewer}
-        shown: Any = _SeenBy(self._registry, viewer, own)
+        shown: Any = _CallerView(self._registry, viewer, own)
         return generate_latest(shown)
 
     async def watch_the_loop(self) -> None:
@@ -169,7 +169,7 @@ class Metrics:
         return model
 
 
-class _SeenBy:
+class _CallerView:
     """The metrics of a registry as one caller may see them: other callers are added up."""
 
     def __init__(self, registry: CollectorRegistry, viewer: str, sessions: Container[str]) -> None:

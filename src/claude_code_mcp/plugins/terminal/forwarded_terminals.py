@@ -241,7 +241,7 @@ class _Terminal:
                 self.answers[asked.key] = RelayedAnswer.of(self._session_id, asked.key, resolution, resolution.answer)
                 self._answered()
 
-        return self._outside.ask_unjudged(
+        return self._outside.ask_without_policy(
             asked.tool,
             asked.input,
             settled,

@@ -15,11 +15,11 @@ from textual.widgets import Input, TextArea
 from textual.worker import Worker, WorkerState
 
 from ...client.connections import McpClient
-from .conversation_view import ConversationView, even_if_late
+from .conversation_view import ConversationView, fire_when_overdue
 from .dialog_screens import Help
 from .input_box import InputBox, MessageArea
 from .main_screen import SHORT, STYLE, MainScreen
-from .palette import NAMES, CommandProvider, PatientPalette
+from .palette import NAMES, CommandProvider, SearchedPalette
 from .question_panel import QuestionPanel
 from .screens import AgentScreen, CostsScreen, ServersScreen
 from .server_link import ServerLink
@@ -126,7 +126,7 @@ class Tui(App[None]):
     def set_timer(self, *arguments: Any, **options: Any) -> Timer:
         """Like the original, but fires on a busy machine too. Textual uses such a timer of 8 ms to pass a new size to
         the screens and sets no other meanwhile: if it were lost, the layout would never change again."""
-        return even_if_late(super().set_timer(*arguments, **options))
+        return fire_when_overdue(super().set_timer(*arguments, **options))
 
     def on_resize(self, event: events.Resize) -> None:
         # From the event: `self.size` is still the old one, because the application's own handler runs after this one.
@@ -176,7 +176,7 @@ class Tui(App[None]):
         return super().check_action(action, parameters)
 
     def action_command_palette(self) -> None:
-        self.push_screen(PatientPalette())
+        self.push_screen(SearchedPalette())
 
     def action_copy_or_leave(self) -> None:
         """Copies the selection; otherwise the first Ctrl-C explains that a second one quits."""

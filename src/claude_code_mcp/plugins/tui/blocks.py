@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...client.styled_lines import call_line, result_text
-from ...core.model.folded_calls import MIN_RUN, is_look, run_line
+from ...core.model.folded_calls import MIN_RUN, is_read_call, run_line
 from ...core.model.outcome import call_statuses, without_error_tags
 from ...core.model.states import BUSY_STATUSES
 from ...core.model.text import clip_line, cut, visible
@@ -30,7 +30,7 @@ _SHOWN_NOTES = {"expired": "A question timed out.", "withdrawn": "A question was
 
 
 @dataclass(frozen=True, slots=True)
-class LooksRun:
+class ReadCallRun:
     """A run of calls that only read, shown as one line."""
 
     line: str
@@ -61,7 +61,7 @@ class ConversationBlock:
     """The subagent that the call started, whose conversation can be read."""
     is_open: bool = False
     """Whether a foldable block is unfolded."""
-    run: LooksRun | None = None
+    run: ReadCallRun | None = None
     """On the first block of a run."""
     opens_run: bool = False
     """Whether the user unfolded the run that the block is in."""
@@ -76,8 +76,8 @@ class ConversationBlock:
         return self.kind in ("tool", "thinking")
 
     @property
-    def is_look(self) -> bool:
-        return self.kind == "tool" and is_look(self.name, self.status)
+    def is_read_call(self) -> bool:
+        return self.kind == "tool" and is_read_call(self.name, self.status)
 
     @property
     def size(self) -> int:
@@ -322,14 +322,14 @@ class ShownConversation:
         block.result = cut(visible(item.get("result") or ""), _MAX_RESULT)
         return block
 
-    def fold_looks(self) -> None:
+    def fold_read_calls(self) -> None:
         """Folds runs of calls that only read; a run stays unfolded in which the user unfolded a block."""
         for leader, *others in self._runs():
             run = [leader, *others]
             is_run = len(run) >= MIN_RUN
             is_open = is_run and any(block.opens_run or block.is_open for block in run)
             is_running = not all(block.status for block in run)
-            leader.run = LooksRun(run_line(block.name for block in run), is_open, is_running) if is_run else None
+            leader.run = ReadCallRun(run_line(block.name for block in run), is_open, is_running) if is_run else None
             leader.is_hidden = False
             for block in run:
                 block.opens_run = is_open
@@ -341,7 +341,7 @@ class ShownConversation:
         runs: list[list[ConversationBlock]] = []
         for block in self.blocks:
             before = runs[-1][-1] if runs else None
-            if before and before.is_look and block.is_look and before.within_agent == block.within_agent:
+            if before and before.is_read_call and block.is_read_call and before.within_agent == block.within_agent:
                 runs[-1].append(block)
             else:
                 runs.append([block])

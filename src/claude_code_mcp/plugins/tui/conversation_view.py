@@ -27,7 +27,7 @@ _AT_ONCE = 40
 _PAUSE = 0.02
 
 
-def even_if_late(timer: Timer) -> Timer:
+def fire_when_overdue(timer: Timer) -> Timer:
     """Makes a timer from `set_timer` fire even if it is late. Textual skips overdue ticks. A timer with a single tick
     never fires if the process was delayed for that long, and code that waits for it waits forever. A late tick is
     acceptable here."""
@@ -102,10 +102,10 @@ class ConversationView(ScrollView, can_focus=True):
         # Before anything is drawn: the anchor is found by the lines currently on the screen.
         anchor = None if self.following else self._anchor()
         known = self._drawn
-        self.conversation.fold_looks()
+        self.conversation.fold_read_calls()
         if self.selected is not None and self.selected.is_hidden:
             self.selected.opens_run = True
-            self.conversation.fold_looks()
+            self.conversation.fold_read_calls()
         self._drawn = {block: known.get(block) or DrawnBlock(block) for block in self.conversation.blocks}
         self._order = list(self._drawn.values())
         in_sight = (
@@ -141,7 +141,7 @@ class ConversationView(ScrollView, can_focus=True):
 
     def _draw_rest_later(self) -> None:
         if self._portion is None:
-            self._portion = even_if_late(self.set_timer(_PAUSE, self._draw_portion))
+            self._portion = fire_when_overdue(self.set_timer(_PAUSE, self._draw_portion))
 
     def _draw_portion(self) -> None:
         self._portion = None

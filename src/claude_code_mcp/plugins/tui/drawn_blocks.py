@@ -28,7 +28,7 @@ from ...client.styled_lines import Line, input_lines
 from ...client.styled_lines import Style as LineStyle
 from ...core.model.folded_calls import change_counts, purpose, shown_lines
 from ...core.model.text import clip_line, visible
-from .blocks import ConversationBlock, LooksRun
+from .blocks import ConversationBlock, ReadCallRun
 
 _MAX_LINES = 2_000
 """Maximum lines of a call's input and result."""
@@ -297,7 +297,7 @@ def _thinking(block: ConversationBlock, width: int, palette: Palette) -> list[St
     return [*head, *lines_of(Padding(Text(text, quiet, overflow="fold"), (0, 0, 0, 2)), width, palette)]
 
 
-def _run_line(run: LooksRun, within_agent: bool, width: int, palette: Palette) -> list[Strip]:
+def _run_line(run: ReadCallRun, within_agent: bool, width: int, palette: Palette) -> list[Strip]:
     text = _folded_line(run.is_open, "" if run.is_running else "ok", palette)
     text.append((_WITHIN if within_agent else "") + run.line, palette.style("tool"))
     return lines_of(text, width, palette)

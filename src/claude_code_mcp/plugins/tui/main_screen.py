@@ -148,7 +148,7 @@ class SessionPreview:
         self.before: str | None = None
         """The session on the screen before the first preview."""
 
-    def rest_on(self, session_id: str, current: str | None) -> None:
+    def preview_later(self, session_id: str, current: str | None) -> None:
         """A session was highlighted; it is shown if that lasts."""
         self._stop()
         if session_id != current:
@@ -182,7 +182,7 @@ class ConversationSearch:
     def __init__(self, screen: Screen[None], pump: Pump) -> None:
         self._screen = screen
         self._pump = pump
-        self._sought = ("", "")
+        self._searched_text = ("", "")
         """The session being opened at a search result, and the text."""
 
     async def load_older(self) -> int:
@@ -201,15 +201,15 @@ class ConversationSearch:
             self._screen.notify("Not found.")
 
     def seek(self, session_id: str, text: str) -> None:
-        """Opens a session at a search result: `go_to_sought` goes there."""
-        self._sought = (session_id, text)
+        """Opens a session at a search result: `go_to_searched_text` goes there."""
+        self._searched_text = (session_id, text)
 
-    def go_to_sought(self) -> None:
+    def go_to_searched_text(self) -> None:
         """Goes to the searched text once the end of its conversation is loaded."""
-        session_id, text = self._sought
+        session_id, text = self._searched_text
         shown = self._screen.query_one(ConversationView).conversation
         if text and session_id == shown.session_id and shown.blocks:
-            self._sought = ("", "")
+            self._searched_text = ("", "")
             self._screen.run_worker(self._go_to(text), group="sought", exclusive=True)
 
     async def _go_to(self, text: str) -> int:
@@ -336,7 +336,7 @@ class MainScreen(Screen[None]):
     def conversation_changed(self) -> None:
         self.query_one(ConversationView).redraw()
         self.draw_lines()
-        self.search.go_to_sought()
+        self.search.go_to_searched_text()
 
     @while_shown
     def questions_changed(self) -> None:
@@ -368,7 +368,7 @@ class MainScreen(Screen[None]):
 
     def on_session_sidebar_highlighted(self, event: SessionSidebar.Highlighted) -> None:
         if self.query_one("#middle").display:
-            self.preview.rest_on(event.session_id, self.current)
+            self.preview.preview_later(event.session_id, self.current)
 
     def on_session_sidebar_opened(self, event: SessionSidebar.Opened) -> None:
         is_shown = event.session_id == self.current
@@ -378,7 +378,7 @@ class MainScreen(Screen[None]):
         self.leave_list()
         self.search.seek(event.session_id, sought(event.wanted))
         if is_shown:
-            self.search.go_to_sought()
+            self.search.go_to_searched_text()
 
     def on_session_sidebar_list_left(self) -> None:
         if self.preview.is_shown:

@@ -94,7 +94,7 @@ class CommandProvider(Provider):
                 yield Hit(score or 0.1, matcher.highlight(command.name), run, command.name, command.help)
 
 
-class PatientPalette(CommandPalette):
+class SearchedPalette(CommandPalette):
     """Textual's palette, except that Enter waits for the search. Otherwise Enter right after the last letter would run
     the first result of an earlier search."""
 

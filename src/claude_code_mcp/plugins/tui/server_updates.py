@@ -57,7 +57,7 @@ class Listener(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class AskedAt:
+class QuestionAtPosition:
     """An open question, and the position in the session's log at which it was open."""
 
     asked: OpenQuestion
@@ -79,7 +79,7 @@ class Pump:
         """The filter text of the session list; after `~`, a text to search for in whole conversations."""
         self.found: tuple[str, frozenset[str]] = ("", frozenset())
         """The last server search, and the sessions it found."""
-        self.questions: dict[str, AskedAt] = {}
+        self.questions: dict[str, QuestionAtPosition] = {}
         self.answered: set[str] = set()
         """Questions answered here."""
         self.conversation: ShownConversation | None = None
@@ -138,7 +138,7 @@ class Pump:
         asking = [session for session in self.live if session.asks]
         await self._take_questions(await self._link.do(partial(_questions, asking=asking)) if asking else {})
 
-    async def _take_questions(self, found: dict[str, AskedAt]) -> None:
+    async def _take_questions(self, found: dict[str, QuestionAtPosition]) -> None:
         gone = [known for question_id, known in self.questions.items() if question_id not in found]
         changed = found.keys() != self.questions.keys()
         # Before any await: the next check compares with these, and no question is reported as closed twice.
@@ -150,7 +150,7 @@ class Pump:
         if changed:
             self._listener.questions_changed()
 
-    async def _how_closed(self, known: AskedAt) -> str:
+    async def _how_closed(self, known: QuestionAtPosition) -> str:
         asked = known.asked
         try:
             return await self._link.do(
@@ -271,14 +271,14 @@ def _items(sessions: LiveSessions, **wanted: Any) -> Report:
     return sessions.resources.items(**wanted)
 
 
-def _questions(sessions: LiveSessions, asking: list[SessionRow]) -> dict[str, AskedAt]:
+def _questions(sessions: LiveSessions, asking: list[SessionRow]) -> dict[str, QuestionAtPosition]:
     """The complete open questions of these sessions."""
-    found: dict[str, AskedAt] = {}
+    found: dict[str, QuestionAtPosition] = {}
     for session in asking:
         try:
             report = sessions.status(session.session_id, outputLines=0)
             for asked in OpenQuestions(sessions).within(report, session):
-                found[asked.id] = AskedAt(asked, report.get("nextCursor"))
+                found[asked.id] = QuestionAtPosition(asked, report.get("nextCursor"))
         except CallFailed:
             continue  # it ended meanwhile
     return found

@@ -185,7 +185,7 @@ class WorktreeChanges(WorktreeView, Workplace):
         await self._check_filters()
         work = await self._work_to_merge(tip, message)
         if agreed is not None and agreed.split(":")[:2] != [tip, await self._tree(work)]:
-            raise _not_agreed("committed")
+            raise _changed_since_review("committed")
         if work != tip and not await self._advance(tip, work):
             raise _refused(f"{self.worktree.branch} was changed in the meantime; nothing was committed")
         return work
@@ -201,7 +201,7 @@ class WorktreeChanges(WorktreeView, Workplace):
         await self._check_filters()
         work = await self._work_to_merge(tip, message)
         if agreed is not None and agreed != _digest(tip, await self._tree(work), target):
-            raise _not_agreed("merged")
+            raise _changed_since_review("merged")
         merged = await self._merged(target, work)
         if merged == target:
             return f"{worktree.into} already contains {worktree.branch}."
@@ -413,7 +413,7 @@ def _digest(tip: str, tree: str, target: str) -> str:
     return f"{tip}:{tree}:{target}"
 
 
-def _not_agreed(done: str) -> PermissionDenied:
+def _changed_since_review(done: str) -> PermissionDenied:
     return PermissionDenied(
         f"The worktree changed since you reviewed it; nothing was {done}. Review it again.", field="agreed"
     )

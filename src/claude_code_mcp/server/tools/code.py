@@ -14,7 +14,7 @@ from ...core.model.states import CODE_TOOL_STATUS
 from ...core.model.usage_limits import OnLimit
 from ...core.redaction import Redactor
 from ...core.sessions.callers.session_access import SessionSharing
-from ...core.sessions.messages import WhenBusy
+from ...core.sessions.messages import BusyMode
 from ...core.sessions.pending_turn import PendingTurn
 from ...core.sessions.session import Session
 from ...core.sessions.stored.session_row import session_row
@@ -209,7 +209,7 @@ async def _send_reply(call: Call, arguments: ReplyArguments) -> tuple[PendingTur
         arguments.prompt,
         caller=call.caller,
         timeout=timeout,
-        when_busy=WhenBusy.REFUSE,
+        busy_mode=BusyMode.REFUSE,
         images=arguments.images or (),
         key=arguments.message_key,
         on_limit=arguments.on_limit,

@@ -102,7 +102,7 @@ async def cost_report(service: Service, caller: Caller, by: Grouping = "day", **
     )
 
 
-async def everybodys_report(
+async def report_on_all_callers(
     service: Service,
     caller: Caller,
     by: Grouping | TeamGrouping,
@@ -119,13 +119,13 @@ async def everybodys_report(
     error = None
     if by in get_args(Grouping):
         grouping = cast("Grouping", by)
-        costs, unread = await service.stored.everybodys_costs(
+        costs, unread = await service.stored.costs_of_all_callers(
             grouping, caller=caller, most=_MAX_LINES, since=since, split=split
         )
         error = ErrorInfo(code="UNREADABLE", message=" ".join(unread)) if unread else None
         lines, total, left_out = _rows(costs), cost_fields(costs.total), costs.left_out
     else:
-        spent = await asyncio.to_thread(policy.everybodys_spending, per, since, groups=by == "group")
+        spent = await asyncio.to_thread(policy.spending_of_all_callers, per, since, groups=by == "group")
         lines = [
             {"name": line.principal, "period": line.period, "group": line.group, "usd": round(line.usd, 6)}
             for line in spent[:_MAX_LINES]
@@ -133,7 +133,7 @@ async def everybodys_report(
         # One amount may count for several groups, but is spent once.
         total = {"usd": round(sum(line.usd for line in spent), 6)} if by == "caller" else {}
         left_out = len(spent) - len(lines)
-    rows = await asyncio.to_thread(policy.everybodys_budgets)
+    rows = await asyncio.to_thread(policy.budgets_of_all_callers)
     budgets = [
         {**_budget_row(principal, budget, spent_usd), "caller": principal or None}
         for principal, budget, spent_usd in rows[:_MAX_LINES]

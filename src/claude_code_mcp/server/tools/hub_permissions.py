@@ -25,7 +25,7 @@ def rule_on_call(service: Service, principal: str, tool: str, arguments: Mapping
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class CallDecision:
     """The decision on a call, and the channel `by` which it was made; `policy` for a rule."""
 
     answer: Answer
@@ -37,10 +37,12 @@ class PermissionQuestions:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._rulings: dict[str, asyncio.Future[Ruling]] = {}
+        self._rulings: dict[str, asyncio.Future[CallDecision]] = {}
         """By question."""
 
-    async def ask(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Ruling | types.InputRequiredResult:
+    async def ask(
+        self, call: Call, name: str, arguments: Mapping[str, Any]
+    ) -> CallDecision | types.InputRequiredResult:
         """A person's answer, or the question as the result of the call for clients that expect that."""
         place = f"hub:{call.caller.key}"  # stands in for a session's id
         if call.state.permission is not None:
@@ -60,7 +62,7 @@ class PermissionQuestions:
                 while not settled.done():
                     await first_of(settled, call.dialogs.wait_for_change())
                     # A dismissed dialog is a denial: there is no session in which it could be answered later.
-                    if not settled.done() and question not in call.dialogs.undismissed(place):
+                    if not settled.done() and question not in call.dialogs.undismissed_questions(place):
                         return _denial()
                 return settled.result()
         finally:
@@ -68,12 +70,14 @@ class PermissionQuestions:
             self._close_question(question.id)
 
     def _open_question(self, principal: str, place: str, name: str, arguments: Mapping[str, Any]) -> Question:
-        settled: asyncio.Future[Ruling] = asyncio.get_running_loop().create_future()
+        settled: asyncio.Future[CallDecision] = asyncio.get_running_loop().create_future()
 
         def settle(question: Question, resolution: Resolution, _: Mapping[str, Any] | None) -> None:
             if not settled.done():
                 answer = resolution.answer
-                settled.set_result(Ruling(answer, resolution.by) if answer is not None else _denial(resolution.detail))
+                settled.set_result(
+                    CallDecision(answer, resolution.by) if answer is not None else _denial(resolution.detail)
+                )
 
         always = {"type": "addRules", "rules": [{"toolName": name}], "behavior": "allow", "destination": "session"}
 
@@ -95,11 +99,11 @@ class PermissionQuestions:
         )
         return question
 
-    def _returned_answer(self, call: Call, place: str, question_id: str) -> Ruling | types.InputRequiredResult:
+    def _returned_answer(self, call: Call, place: str, question_id: str) -> CallDecision | types.InputRequiredResult:
         """Handle a returning client: with the answer, for the next page of the question, or too late."""
         before = call.offsets.get(question_id)
         call.accept_forms(place)
-        still_open = [question for question in call.dialogs.undismissed(place) if question.id == question_id]
+        still_open = [question for question in call.dialogs.undismissed_questions(place) if question.id == question_id]
         if still_open and call.offsets.get(question_id) != before:
             return call.dialogs.as_result(place, still_open, RoundState(offsets=call.offsets, permission=question_id))
         settled = self._rulings.get(question_id)
@@ -112,5 +116,5 @@ class PermissionQuestions:
         self._rulings.pop(question_id, None)
 
 
-def _denial(reason: str = "") -> Ruling:
-    return Ruling(Answer(allow=False, message=reason or "The call was not allowed."), "nobody")
+def _denial(reason: str = "") -> CallDecision:
+    return CallDecision(Answer(allow=False, message=reason or "The call was not allowed."), "nobody")

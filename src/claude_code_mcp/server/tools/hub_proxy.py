@@ -32,7 +32,7 @@ from ...hub.tool_search import ToolIndex
 from ...hub.transports.http_client import UNREACHABLE
 from .call import Call
 from .hub_call import CallReply, CallRounds, ProxiedCall
-from .hub_permissions import PermissionQuestions, Ruling, rule_on_call
+from .hub_permissions import CallDecision, PermissionQuestions, rule_on_call
 
 _LIST_TIMEOUT = 5.0
 """Seconds that a server has to connect before the tools are listed without it."""
@@ -181,21 +181,23 @@ class HubProxy:
         start = partial(self._run, call, entry, arguments, ruling)
         return await self._rounds.run(call, ProxiedCall(call, entry.server, start))
 
-    async def _ruling(self, call: Call, name: str, arguments: Mapping[str, Any]) -> Ruling | types.InputRequiredResult:
+    async def _ruling(
+        self, call: Call, name: str, arguments: Mapping[str, Any]
+    ) -> CallDecision | types.InputRequiredResult:
         """The decision on the call and its channel; or the question to a person, as the result of the call."""
         # The rules first: they may now deny what a person allowed permanently.
         answer = rule_on_call(self._service, call.principal, name, arguments)
         if answer is not None:
-            return Ruling(answer, "policy")
+            return CallDecision(answer, "policy")
         if (call.caller.key, name) in self._allowed:
-            return Ruling(Answer(allow=True, scope=Scope.SESSION), "earlier answer")
+            return CallDecision(Answer(allow=True, scope=Scope.SESSION), "earlier answer")
         ruling = await self._questions.ask(call, name, arguments)
-        if isinstance(ruling, Ruling) and ruling.answer.allow and ruling.answer.scope is Scope.SESSION:
+        if isinstance(ruling, CallDecision) and ruling.answer.allow and ruling.answer.scope is Scope.SESSION:
             self._allowed.add((call.caller.key, name))
         return ruling
 
     async def _run(
-        self, call: Call, entry: HubTool, arguments: Mapping[str, Any], ruling: Ruling, proxied: ProxiedCall
+        self, call: Call, entry: HubTool, arguments: Mapping[str, Any], ruling: CallDecision, proxied: ProxiedCall
     ) -> CallReply:
         """Run the call at the server to its end. Raises UpstreamUnavailable, which may contain the server's error."""
         began = time.monotonic()
@@ -243,7 +245,7 @@ class HubProxy:
         entry: HubTool | None,
         name: str,
         arguments: Mapping[str, Any],
-        ruling: Ruling,
+        ruling: CallDecision,
         report: Mapping[str, Any],
     ) -> None:
         details = {

@@ -124,7 +124,7 @@ async def manage_session(call: Call, arguments: ManageSession) -> Reply:
             return await steer_limit(service, caller, session_id, arguments.action, text)
         case "move":
             wait, without_tree = bool(arguments.wait), bool(arguments.confirm)
-            session_id = await give_away(service, caller, session_id, wait=wait, without_tree=without_tree)
+            session_id = await release_for_move(service, caller, session_id, wait=wait, without_tree=without_tree)
             return Managed(session_id=session_id, message="The session is free; no machine holds it.")
         case "diff":
             return await _diff(call, session_id)
@@ -159,10 +159,10 @@ async def steer_limit(service: Service, caller: Caller, session_id: str, action:
     return Managed(session_id=session.id, message=message)
 
 
-async def give_away(service: Service, caller: Caller, session_id: str, *, wait: bool, without_tree: bool) -> str:
+async def release_for_move(service: Service, caller: Caller, session_id: str, *, wait: bool, without_tree: bool) -> str:
     """The first half of a move, requested by a gateway, which then lets another machine take the session; returns its
     current id."""
-    give = service.relocation.give_away
+    give = service.relocation.release_for_move
     if give is None:
         raise InvalidArgument("action: sessions can be moved only in a fleet.", field="action")
     async with service.stored.audited_change(session_id, caller, "move") as (found, _):

@@ -73,7 +73,7 @@ async def wait_for_rest(call: Call, session: Session, seconds: float, message: U
                 # Others answer if every open question has an open dialog, or if the person closed the dialogs of a task
                 # and will answer elsewhere.
                 left_to_others = dialogs.all_shown(session.id) or (
-                    call.detached and not dialogs.undismissed(session.id)
+                    call.detached and not dialogs.undismissed_questions(session.id)
                 )
                 if not (session.busy and left_to_others):
                     break
@@ -141,7 +141,7 @@ async def end_turns(service: Service, session_ids: Collection[str], *, stop: boo
 def open_questions(call: Call, session: Session, state: RoundState) -> types.InputRequiredResult | None:
     """The open questions as the result of the call, if the client expects them so; None if there are none. `state` is
     returned with the answers."""
-    questions = call.dialogs.undismissed(session.id) if call.returns_questions else []
+    questions = call.dialogs.undismissed_questions(session.id) if call.returns_questions else []
     if not questions:
         return None
     return call.dialogs.as_result(session.id, questions, replace(state, offsets=call.offsets))

@@ -237,8 +237,8 @@ class Callers:
         """Record the callers in the file, after calling `remove` for those who were removed since the last record. A
         failure is corrected at the next start."""
         assert self._file is not None
-        everybody = {*self._waiting, *(identity.principal for identity in self._tokens.values())}
-        names, noted = everybody - {self._principal}, ListedCallers(service.state)
+        all_names = {*self._waiting, *(identity.principal for identity in self._tokens.values())}
+        names, noted = all_names - {self._principal}, ListedCallers(service.state)
         try:
             if remove is not None:
                 for name in await asyncio.to_thread(noted.missing, self._file, names):

@@ -45,8 +45,8 @@ class AccessUntil:
     """Until when a request is admitted (Unix seconds), and how often that is checked."""
 
     expires_at: float
-    look_every: float
-    still_good: Callable[[], Awaitable[float | None]]
+    recheck_interval: float
+    recheck: Callable[[], Awaitable[float | None]]
     """Until when it is now valid; None if it is not. UpstreamUnavailable while that is unknown."""
 
 
@@ -81,7 +81,7 @@ class RunningCalls:
 
     def __init__(self) -> None:
         self._running: set[RunningCall] = set()
-        self._one_over = asyncio.Event()
+        self._call_ended = asyncio.Event()
         self._standing_changed = asyncio.Event()
         self.requests = MinuteLimit(lambda _: None)
         self.noting_borrowed: NotingBorrowed = lambda _: contextlib.nullcontext()
@@ -115,7 +115,7 @@ class RunningCalls:
                 yield call
         finally:
             self._running.discard(call)
-            self._one_over.set()
+            self._call_ended.set()
 
     @contextlib.contextmanager
     def running_tool(self) -> Iterator[RunningCall]:
@@ -141,7 +141,7 @@ class RunningCalls:
             if call.identity is not None and not may_go_on(call.identity.principal):
                 call.scope.cancel()
 
-    def borrowed_moved(self, old: str, new: str) -> None:
+    def shared_session_moved(self, old: str, new: str) -> None:
         """Update calls that use another owner's session to its new id."""
         for call in self._running:
             if old in call.borrowed:
@@ -151,15 +151,15 @@ class RunningCalls:
         """Return when a caller has no running requests or calls, or after a timeout."""
         with anyio.move_on_after(_ENDING):
             while any(call.identity is not None and call.identity.principal == name for call in self._running):
-                self._one_over.clear()
-                await self._one_over.wait()
+                self._call_ended.clear()
+                await self._call_ended.wait()
 
     # -- streams and their tokens -----------------------------------------------------------------------------
 
     def _schedule(self, call: RunningCall) -> None:
         if call.standing and call.access is not None:
             left = call.access.expires_at - time.time()
-            call.due = time.monotonic() + min(max(left, 0.0), call.access.look_every)
+            call.due = time.monotonic() + min(max(left, 0.0), call.access.recheck_interval)
             self._standing_changed.set()
 
     async def end_streams_with_tokens(self) -> None:
@@ -177,13 +177,13 @@ class RunningCalls:
                 # Concurrently: a slow issuer must not delay other checks.
                 for moment, call in standing:
                     if moment <= time.monotonic():
-                        looks.start_soon(self._look_at, call)
+                        looks.start_soon(self._recheck_access, call)
 
-    async def _look_at(self, call: RunningCall) -> None:
+    async def _recheck_access(self, call: RunningCall) -> None:
         access = call.access
         assert access is not None
         try:
-            until = await access.still_good()
+            until = await access.recheck()
         except UpstreamUnavailable:
             # Unknown does not mean revoked; and the token expires in any case.
             until = access.expires_at
@@ -198,7 +198,7 @@ class RunningCalls:
             call.due = None
             call.scope.cancel()
         else:
-            call.access = AccessUntil(until, access.look_every, access.still_good)
+            call.access = AccessUntil(until, access.recheck_interval, access.recheck)
             self._schedule(call)
 
     # -- requests ---------------------------------------------------------------------------------------------

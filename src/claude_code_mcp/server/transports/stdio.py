@@ -288,7 +288,7 @@ class Unanswered:
     def count(self) -> int:
         return len(self._ids)
 
-    async def none_left(self) -> None:
+    async def wait_until_answered(self) -> None:
         """Wait until every request is answered or cancelled."""
         while self._ids:
             # No await between the check and `clear`: a later answer sets it again.
@@ -318,7 +318,7 @@ async def _receive(
                         await connection.output.drain()
             # The input has ended, and closing `inbox` would end the server: running requests get a moment.
             with anyio.move_on_after(_ANSWER_GRACE):
-                await connection.unanswered.none_left()
+                await connection.unanswered.wait_until_answered()
 
 
 async def _send(

@@ -157,11 +157,11 @@ class SharedSocket:
         """Whether no client waits for anything except a read-only request, which its front repeats."""
         return not any(client.unanswered.working for client in self._clients)
 
-    async def none_working(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until all requests with effects are answered."""
         # A copy: clients connect and disconnect during the wait.
         for client in list(self._clients):
-            await client.unanswered.none_working()
+            await client.unanswered.wait_until_idle()
 
     async def ended(self) -> None:
         await self._ended.wait()
@@ -326,7 +326,7 @@ class _Working(Unanswered):
     def received(self, message: types.JSONRPCMessage) -> None:
         super().received(message)
         if isinstance(message, types.JSONRPCRequest) and not self._believed:
-            _disbelieve_person(message.params or {})  # before any other code sees the message
+            _remove_person_claim(message.params or {})  # before any other code sees the message
         if isinstance(message, types.JSONRPCRequest) and message.method == "initialize":
             self.has_person = _announces_person(message.params or {})
         if not isinstance(message, types.JSONRPCRequest) or not _only_reads(message):
@@ -340,8 +340,8 @@ class _Working(Unanswered):
     def working(self) -> int:
         return self._working.count
 
-    async def none_working(self) -> None:
-        await self._working.none_left()
+    async def wait_until_idle(self) -> None:
+        await self._working.wait_until_answered()
 
 
 def _announces_person(params: Mapping[str, Any]) -> bool:
@@ -354,7 +354,7 @@ def _announces_person(params: Mapping[str, Any]) -> bool:
     return params.get("answers") is True
 
 
-def _disbelieve_person(params: Mapping[str, Any]) -> None:
+def _remove_person_claim(params: Mapping[str, Any]) -> None:
     """Remove the claim of a person from a request, in the handshake or its own envelope; in place."""
     meta = params.get("_meta")
     envelope = meta.get(types.CLIENT_CAPABILITIES_META_KEY) if isinstance(meta, Mapping) else None

@@ -57,7 +57,7 @@ def serve_shared(argv: list[str], load: "Callable[[], loop.Serve]") -> int:
     try:
         where, fingerprint = place.find_place(argv[1:], os.environ)
     except OSError as error:
-        _say_alone(str(error))
+        _report_fallback(str(error))
         return loop.greet(argv, load)
     if sys.platform != "win32":
         _signal.signal(_signal.SIGINT, loop.exit_on_interrupt)
@@ -66,7 +66,7 @@ def serve_shared(argv: list[str], load: "Callable[[], loop.Serve]") -> int:
     try:
         front.run()
     except _NoServer as problem:
-        _say_alone(str(problem))
+        _report_fallback(str(problem))
         return load()(argv, front.hand_over())
     except (BrokenPipeError, ConnectionError):
         pass  # the client is gone
@@ -80,7 +80,7 @@ def _exit(*_: object) -> "NoReturn":
     os._exit(0)
 
 
-def _say_alone(reason: str) -> None:
+def _report_fallback(reason: str) -> None:
     """Reports on stderr why this process serves its client itself. A reason may be a sentence or part of one."""
     text = f"claude-code-mcp: serving in this process, without the shared server: {reason.rstrip('.')}.\n"
     try:
@@ -206,13 +206,13 @@ class _Front:
 
     def _timeout(self) -> float | None:
         """Milliseconds until the next action that no event triggers."""
-        if self._online or (self._socket is None and self._rests):
+        if self._online or (self._socket is None and self._is_idle):
             return None
         until = self._since + _ANSWER_SECONDS if self._socket is not None else self._next_try
         return max(0.0, until - time.monotonic()) * 1000 + 1
 
     @property
-    def _rests(self) -> bool:
+    def _is_idle(self) -> bool:
         """Whether no server is needed now."""
         greeted = self._greeting is not None and self._greeting.waiting
         return self._lazy and not self._waiting and not self._relay.waiting and not greeted
@@ -222,7 +222,7 @@ class _Front:
     def _look_for_server(self) -> None:
         """Connects, or starts the server. Retries a moment later if another process has the lock."""
         now = time.monotonic()
-        if self._rests:
+        if self._is_idle:
             self._rested = True
             return
         if self._rested:
@@ -311,7 +311,7 @@ class _Front:
         # Growing pauses: a server that cannot run would otherwise be restarted continuously.
         self._next_try = now + _RETRY * self._failures**2
         self._write_client()
-        if self._failures > _FAILURES and not self._rests:
+        if self._failures > _FAILURES and not self._is_idle:
             raise _NoServer("it exits immediately")
 
     # -- bytes ------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def possible() -> bool:
     return _usable
 
 
-class NoPlace(OSError):
+class SharedServerUnavailable(OSError):
     """No shared server is possible here; the text says why."""
 
 
@@ -115,8 +115,8 @@ class Place:
 
 def find_place(arguments: "Sequence[str]", environment: "Mapping[str, str]") -> tuple[Place, str]:
     """The place for a client with these arguments of `serve` and this environment, and the fingerprint of its settings.
-    Its directory then exists and is private. Raises NoPlace if that is impossible, or if it cannot be determined
-    whether a server runs elsewhere."""
+    Its directory then exists and is private. Raises SharedServerUnavailable if that is impossible, or if it cannot be
+    determined whether a server runs elsewhere."""
     directory, print_ = runtime_directory(environment), fingerprint(arguments, environment)
     name = f"{crc32(print_.encode(errors='surrogateescape')):08x}"
     return Place(directory, name), print_
@@ -131,8 +131,8 @@ def places(environment: "Mapping[str, str]") -> list[Place]:
 
 
 def is_held(place: Place) -> bool:
-    """Whether a server runs at this place. Raises NoPlace if that cannot be determined: a second one must not start
-    then."""
+    """Whether a server runs at this place. Raises SharedServerUnavailable if that cannot be determined: a second one
+    must not start then."""
     descriptor = -1
     try:
         descriptor = os.open(place.lock, os.O_RDWR | os.O_NOFOLLOW)
@@ -144,7 +144,9 @@ def is_held(place: Place) -> bool:
     except BlockingIOError:
         return True
     except OSError as error:
-        raise NoPlace(f"cannot determine whether a server runs at {place.socket}: {error.strerror or error}") from None
+        raise SharedServerUnavailable(
+            f"cannot determine whether a server runs at {place.socket}: {error.strerror or error}"
+        ) from None
     finally:
         if descriptor >= 0:
             os.close(descriptor)
@@ -220,9 +222,10 @@ def _is_config_flag(name: str) -> bool:
 
 
 def runtime_directory(environment: "Mapping[str, str]") -> str:
-    """The directory of the sockets, created if missing. Raises NoPlace if no private one is available."""
+    """The directory of the sockets, created if missing. Raises SharedServerUnavailable if no private one is
+    available."""
     if not _usable:
-        raise NoPlace("this platform has no Unix sockets")
+        raise SharedServerUnavailable("this platform has no Unix sockets")
     named = environment.get(RUNTIME_DIR)
     if named:
         return _private(os.path.abspath(os.path.expanduser(named)))
@@ -230,9 +233,9 @@ def runtime_directory(environment: "Mapping[str, str]") -> str:
     for directory in (os.path.join(_state_directory(environment), "run"), *_runtime_candidates(environment)):
         try:
             return _private(directory)
-        except NoPlace as error:
+        except SharedServerUnavailable as error:
             problems.append(str(error))
-    raise NoPlace("; ".join(problems))
+    raise SharedServerUnavailable("; ".join(problems))
 
 
 def _runtime_candidates(environment: "Mapping[str, str]") -> list[str]:
@@ -264,11 +267,11 @@ def _private(path: str) -> str:
             pass
         found, above = os.lstat(path), os.stat(os.path.dirname(path))
     except OSError as error:
-        raise NoPlace(f"{path} cannot be created: {error.strerror or error}") from None
+        raise SharedServerUnavailable(f"{path} cannot be created: {error.strerror or error}") from None
     if not S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & _OTHERS:
-        raise NoPlace(f"{path} is not a private directory (mode 0700)")
+        raise SharedServerUnavailable(f"{path} is not a private directory (mode 0700)")
     if above.st_uid not in (os.geteuid(), 0) or above.st_mode & _OTHERS_WRITE:
-        raise NoPlace(f"others can write to {os.path.dirname(path)}")
+        raise SharedServerUnavailable(f"others can write to {os.path.dirname(path)}")
     return path
 
 
@@ -388,7 +391,7 @@ def start(place: Place, arguments: "Sequence[str]" = ()) -> "_socket.socket | No
     """Starts a server at the place and returns the first connection to it; None if another process holds the lock,
     because a server runs, starts or exits there. Raises OSError if it cannot be started; then nothing remains."""
     if not sys.executable or getattr(sys, "frozen", False):
-        raise NoPlace("there is no Python interpreter to run it")
+        raise SharedServerUnavailable("there is no Python interpreter to run it")
     lock = take_lock(place)
     if lock is None:
         return None

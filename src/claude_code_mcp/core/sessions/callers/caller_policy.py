@@ -67,13 +67,13 @@ class CallerPolicy:
         with self._observers.auditing_refusals(self._principal, "costs of all callers"):
             self._service_enforcer.limits.check_all_costs(self._principal)
 
-    def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:
-        """Like `PrincipalLimits.everybodys_budgets`. Raises PermissionDenied like `check_all_costs`, but without
+    def budgets_of_all_callers(self) -> list[tuple[str, Budget, float]]:
+        """Like `PrincipalLimits.budgets_of_all_callers`. Raises PermissionDenied like `check_all_costs`, but without
         auditing it, because this blocks on the disk and runs in a thread."""
         self._service_enforcer.limits.check_all_costs(self._principal)
-        return self._service_enforcer.limits.everybodys_budgets()
+        return self._service_enforcer.limits.budgets_of_all_callers()
 
-    def everybodys_spending(self, period: Period, since: str, *, groups: bool) -> list[SpentLine]:
+    def spending_of_all_callers(self, period: Period, since: str, *, groups: bool) -> list[SpentLine]:
         """Like `Spending.by_period`; PermissionDenied as above. Blocks on the disk."""
         self._service_enforcer.limits.check_all_costs(self._principal)
         return self._service_enforcer.limits.spending.by_period(period, since=since, groups=groups)

@@ -91,7 +91,7 @@ class PrincipalLimits:
         if not self.sees_all_costs(principal):
             raise PermissionDenied("The operator's policy shows you only your own costs.", field="of")
 
-    def everybodys_budgets(self) -> list[tuple[str, Budget, float]]:
+    def budgets_of_all_callers(self) -> list[tuple[str, Budget, float]]:
         """The budgets of all groups, and of all principals that have spent something this month or that the policy
         names: each with its principal (empty for a group) and the spent amount, the most exhausted one first. Blocks on
         the disk; OSError if it cannot be read."""

@@ -66,7 +66,7 @@ class SessionSharing:
     """What the principal may do with a session of another owner."""
 
     def asked(self, questions: Sequence[Question]) -> list[Question]:
-        """The open questions as the principal may answer them, see `SessionAccess.as_asked_of`."""
+        """The open questions as the principal may answer them, see `SessionAccess.question_for`."""
         return [question if self.owner is None else question.for_once() for question in questions]
 
     @property
@@ -183,7 +183,7 @@ class SessionAccess:
         session = self.known(session_id)
         return session is None or self.may(session.id, session.owner, principal, Access.ANSWER)
 
-    def as_asked_of(self, question: Question, principal: str) -> Question:
+    def question_for(self, question: Question, principal: str) -> Question:
         """A question as a principal may answer it: for another owner's session, only the request itself."""
         session = self.known(question.session_id)
         if session is not None and session.owner == principal:
@@ -192,7 +192,7 @@ class SessionAccess:
 
     def check_answer(self, session: "Session", principal: str, answer: Answer) -> None:
         """Raise PermissionDenied if an answer for another owner's session allows more than the request."""
-        if session.owner != principal and answer.goes_beyond_once:
+        if session.owner != principal and answer.exceeds_one_call:
             field = "scope" if answer.scope is Scope.SESSION else "permission_mode"
             raise PermissionDenied(
                 f"Only the owner of this session, {session.owner}, can allow this for the whole session; you can "

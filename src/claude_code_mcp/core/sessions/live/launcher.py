@@ -118,15 +118,15 @@ class Launcher:
             await asyncio.to_thread(self.home.enclosure.check, options, cwd)
         await check_values(options, executable, self.environment)
 
-    def end_stray(self, session_id: str) -> None:
+    def end_leftover_process(self, session_id: str) -> None:
         """End a process of this session that a killed server left behind, if it still runs."""
         pid = process_with(session_id, self.config_dir)
         if pid is not None:
             end_stale(pid)
 
     def check_alone(self, session_id: str) -> None:
-        """Raise SessionBusy if a Claude Code process has the session open, except one that `end_stray` ends: a process
-        of a killed server may register itself while it is being ended. Reads a few small files.
+        """Raise SessionBusy if a Claude Code process has the session open, except one that `end_leftover_process` ends:
+        a process of a killed server may register itself while it is being ended. Reads a few small files.
 
         The process is looked up twice because one that exits during the check no longer shows its mark and would seem
         foreign. If it still exists afterward, its mark could be read."""

@@ -236,7 +236,7 @@ class LiveProcess:
         launcher, transcripts, session_id = self._deps.launcher, self._deps.stores.transcripts, self._owner.id
         # First end leftovers of a killed server and refuse if any other process has the session open: then nothing
         # writes to the transcript while it is read.
-        launcher.end_stray(session_id)
+        launcher.end_leftover_process(session_id)
         launcher.check_alone(session_id)
         start = find_start()
         if start.resume == session_id:
@@ -327,7 +327,7 @@ class LiveProcess:
         called once in the life of a conversation, and must still be true when the session moves."""
         deps, stores = self._deps, self._deps.stores
         known = deps.sessions.known(session_id) is not None
-        if known or stores.leases.ever_taken(session_id) or stores.recorder.records.knows(session_id):
+        if known or stores.leases.was_ever_leased(session_id) or stores.recorder.records.knows(session_id):
             return "it belongs to a session of this server"
         try:
             old = stores.transcripts.began_before(session_id, self._began_at)

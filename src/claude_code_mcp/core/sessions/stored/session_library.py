@@ -30,7 +30,7 @@ from ...state.state_directory import database_in
 from ...transcripts.conversation import ConversationTurn, Item, read_prompt_images, read_turn, subagents
 from ...transcripts.conversation_pages import ConversationPage, Extent, read_page_before, whole_item
 from ...transcripts.cost_table import CostLedger, CostQuery, Costs, Grouping, Split
-from ...transcripts.index import File, look_at
+from ...transcripts.index import File, stat_file
 from ...transcripts.outline import Outline, read_outline
 from ...transcripts.session_catalog import Catalog, CatalogEntries, Entry
 from ...transcripts.timeline import Timeline, WaitTime, read_timeline
@@ -268,7 +268,7 @@ class SessionLibrary:
     def _outline(self, path: str, *, of_subagent: bool = False) -> Outline:
         """Recent outlines are kept: pages of one conversation are requested one after the other."""
         with unreadable_refused(Path(path).stem):
-            file = look_at(path)
+            file = stat_file(path)
             if file is None:
                 return Outline()
             key = (file, of_subagent)
@@ -294,7 +294,7 @@ class SessionLibrary:
         self, session_id: str, offset: int | None, read: Callable[[str, int], tuple[list[_Part], int]]
     ) -> AsyncIterator[tuple[list[_Part], int]]:
         _, path = await self.threads.run(self._found, session_id)
-        file = look_at(path)
+        file = stat_file(path)
         reached = offset if offset is not None else file.size if file is not None else 0
         # Watched before it is read, so that nothing in between is missed.
         async with self._follower.follow(path) as following:
@@ -309,7 +309,7 @@ class SessionLibrary:
         """Bytes of a transcript; 0 if there is none."""
         path = self.catalog.path_of(session_id)
         with unreadable_refused(session_id):
-            file = look_at(path) if path is not None else None
+            file = stat_file(path) if path is not None else None
         return file.size if file is not None else 0
 
     # -- changes--------------------------------------------------------------------------------------------------
@@ -372,7 +372,7 @@ class SessionLibrary:
             if before is not None:
                 await before()
             else:
-                await self.threads.run(self._mark_for_fleet, session_id, Mark.COPY_LEFT)
+                await self.threads.run(self._mark_for_fleet, session_id, Mark.ORPHANED_COPY)
             await self.threads.run(self._remove, session_id)
 
     def record_of(self, session_id: str) -> SessionRecord | None:

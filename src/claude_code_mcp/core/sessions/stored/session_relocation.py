@@ -13,7 +13,7 @@ from ..session_deps import SessionDeps
 class SessionRelocation:
     """Access to this machine's sessions for a fleet."""
 
-    give_away: Callable[..., Awaitable[object]] | None = None
+    release_for_move: Callable[..., Awaitable[object]] | None = None
     """`SessionMover.give` of `plugins/fleet/handover.py`; None on a machine that belongs to no fleet."""
 
     def __init__(self, sessions: Sessions, environments: ClientEnvironments, limit_waits: LimitWaits) -> None:
@@ -29,7 +29,7 @@ class SessionRelocation:
         """Note that a session has arrived: if it waits for a usage limit, it continues here."""
         await self._limit_waits.find_left_over()
 
-    async def let_go(self, session_id: str) -> None:
+    async def forget_moved_session(self, session_id: str) -> None:
         """Forget a session that another machine continues; its files stay. SessionBusy while it is busy."""
         await self._sessions.release(session_id)
 

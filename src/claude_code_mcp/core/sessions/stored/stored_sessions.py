@@ -398,7 +398,7 @@ class StoredSessions:
             by, principal=caller.principal, since=since, project=project, most=most, without=without, split=split
         )
 
-    async def everybodys_costs(
+    async def costs_of_all_callers(
         self, by: Grouping, *, caller: Caller, since: str = "", most: int | None = None, split: Split | None = None
     ) -> tuple[Costs, list[str]]:
         """The costs of the sessions of all callers that servers on this state directory have run, and why some may be

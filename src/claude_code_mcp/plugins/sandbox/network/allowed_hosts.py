@@ -14,7 +14,7 @@ from ....core.errors import InvalidArgument
 from ....core.model.network import CERTIFICATES, PORT, SOCKET, STARTER, Audit, NetworkRules
 
 if TYPE_CHECKING:
-    from .egress import RunAuthority, WayOut
+    from .egress import EgressProxy, RunCertificateAuthority
 
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _CERTIFICATE_VARIABLES = (
@@ -33,7 +33,7 @@ class NetworkByList:
     rules: NetworkRules
     environment: Mapping[str, str] = field(repr=False)
     """The server's environment, which contains credentials."""
-    authority: "RunAuthority | None"
+    authority: "RunCertificateAuthority | None"
     """Set if the rules have credentials."""
     audit: Audit
     who: str
@@ -66,11 +66,11 @@ class NetworkByList:
                 continue  # it is read again, and refused, when it is used
         return found
 
-    def way_out(self, session_id: str | None) -> "WayOut":
+    def egress_proxy(self, session_id: str | None) -> "EgressProxy":
         """The proxy for one process; open it before the process starts and close it with the process."""
-        from .egress import WayOut  # noqa: PLC0415 - a server without such sandboxes does not pay for it
+        from .egress import EgressProxy  # noqa: PLC0415 - a server without such sandboxes does not pay for it
 
-        return WayOut(self.rules, self.environment, self.authority, self.audit, self.who, session_id)
+        return EgressProxy(self.rules, self.environment, self.authority, self.audit, self.who, session_id)
 
 
 def interpreter_files() -> tuple[str, ...]:

@@ -4,9 +4,9 @@ itself.
 The sandbox's network is only its own loopback. `start_in_sandbox` runs first in it, opens a port there and sends the
 listening socket here, through a Unix socket that accepts one connection. It runs before any of the session's programs,
 on this server's interpreter, which the sandbox can read. To see requests for hosts with a credential, the proxy has its
-own certificate authority (`RunAuthority`). A sandbox gets its certificate together with the system's, and trusts hosts
-as before; hosts without a credential are never intercepted. Imported with the first sandbox that has a proxy, because
-cryptography is slow to load.
+own certificate authority (`RunCertificateAuthority`). A sandbox gets its certificate together with the system's, and
+trusts hosts as before; hosts without a credential are never intercepted. Imported with the first sandbox that has a
+proxy, because cryptography is slow to load.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _BUNDLES = (
 """Where systems store their trusted certificates in one file."""
 
 
-class RunAuthority:
+class RunCertificateAuthority:
     """The certificate authority of one run of the server. Its methods, except `context`, block briefly."""
 
     def __init__(self) -> None:
@@ -158,14 +158,14 @@ def _system_bundle() -> bytes:
 _TAKEN = b"K"
 
 
-class WayOut:
+class EgressProxy:
     """The proxy of one sandboxed process, from `open` to `close`."""
 
     def __init__(
         self,
         rules: NetworkRules,
         environment: Mapping[str, str],
-        authority: RunAuthority | None,
+        authority: RunCertificateAuthority | None,
         audit: Audit,
         who: str,
         session_id: str | None,
@@ -177,7 +177,7 @@ class WayOut:
         self._owner = notes.owner
         self.proxy = SandboxProxy(rules, environment, context_for, notes)
         self._loop = asyncio.get_running_loop()
-        self._door: socket.socket | None = None
+        self._listening_socket: socket.socket | None = None
         self._channel: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._opening: asyncio.Future[None] | None = None
@@ -186,11 +186,11 @@ class WayOut:
     async def open(self, directory: Path) -> list[tuple[str, str]]:
         """Starts waiting for the sandbox. Returns the files to mount, as pairs of a path here and one there. Raises
         OSError."""
-        door = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            door.setblocking(False)
-            bind_below(door, directory, "network.sock")
-            door.listen(1)
+            listening_socket.setblocking(False)
+            bind_below(listening_socket, directory, "network.sock")
+            listening_socket.listen(1)
             visible = [(str(directory / "network.sock"), SOCKET), (str(Path(start_in_sandbox.__file__)), STARTER)]
             if self._rules.credentials:
                 assert self._authority is not None
@@ -199,17 +199,17 @@ class WayOut:
                 await asyncio.to_thread(bundle.write_bytes, content)
                 visible.append((str(bundle), CERTIFICATES))
         except BaseException:
-            door.close()
+            listening_socket.close()
             raise
-        self._door = door
-        self._loop.add_reader(door.fileno(), self._arrived)
+        self._listening_socket = listening_socket
+        self._loop.add_reader(listening_socket.fileno(), self._arrived)
         return visible
 
     def close(self) -> None:
         """Closes every connection and accepts no more."""
         # First: `_listen` may be about to finish and must not report a port as open that is being closed.
         self._closed = True
-        self._close_door()
+        self._close_listening_socket()
         self._close_channel()
         if self._opening is not None:
             self._opening.cancel()
@@ -221,17 +221,17 @@ class WayOut:
 
     def _arrived(self) -> None:
         """Accepts the sandbox's connection and no second one."""
-        assert self._door is not None
+        assert self._listening_socket is not None
         try:
-            channel, _ = self._door.accept()
+            channel, _ = self._listening_socket.accept()
         except BlockingIOError:
             return
         except OSError as error:
             log.warning("the proxy of %s cannot be opened: %s", self._owner, error)
-            self._close_door()
+            self._close_listening_socket()
             return
         # Immediately: commands of the session reach the same path, and only the first connection precedes them.
-        self._close_door()
+        self._close_listening_socket()
         channel.setblocking(False)
         self._channel = channel
         self._loop.add_reader(channel.fileno(), self._received)
@@ -266,11 +266,11 @@ class WayOut:
                     self._channel.send(_TAKEN)
         self._close_channel()
 
-    def _close_door(self) -> None:
-        door, self._door = self._door, None
-        if door is not None:
-            self._loop.remove_reader(door.fileno())
-            door.close()
+    def _close_listening_socket(self) -> None:
+        listening_socket, self._listening_socket = self._listening_socket, None
+        if listening_socket is not None:
+            self._loop.remove_reader(listening_socket.fileno())
+            listening_socket.close()
 
     def _close_channel(self) -> None:
         channel, self._channel = self._channel, None

@@ -235,7 +235,7 @@ class SandboxProxy:
         self._lookup = lookup or NameLookups().addresses
         self._log = FoldedLog(log, notes.owner)
         self._threads = asyncio.Semaphore(_MAX_THREADS)
-        self._trust = trust
+        self._trusted_authorities = trust
         self._connections: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -341,7 +341,7 @@ class SandboxProxy:
             context = await self._context_for(host)
         # Both connections exist before the client learns that the tunnel is open: an unreachable host is a refusal.
         async with self._threads:
-            upstream = await asyncio.to_thread(self._trust)
+            upstream = await asyncio.to_thread(self._trusted_authorities)
         upstream.set_alpn_protocols(["http/1.1"])
         reader, writer, _ = await self._open(host, port, rule, upstream)
         try:

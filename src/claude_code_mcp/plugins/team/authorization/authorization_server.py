@@ -204,17 +204,17 @@ class AuthorizationServer:
     def __init__(
         self,
         service: HttpService,
-        door: "EmbeddedAuthenticator",
+        authenticator: "EmbeddedAuthenticator",
         callers: Callers,
         origin: str,
         link: Link | None,
         *,
         documents: ClientDocuments | None = None,
     ) -> None:
-        """`origin` is this server's address for people and clients. `door` admits its people. `link` creates a one-time
-        link to the console; None without a console. Blocks on the disk."""
+        """`origin` is this server's address for people and clients. `authenticator` admits its people. `link` creates a
+        one-time link to the console; None without a console. Blocks on the disk."""
         self._service = service
-        self._door = door
+        self._authenticator = authenticator
         self._callers = callers
         self._origin = origin
         self._link = link
@@ -258,7 +258,7 @@ class AuthorizationServer:
         before, self._known = self._known, dict(now)
         removed, added = before.keys() - now.keys(), now.keys() - before.keys()
         for subject in removed:
-            self._door.end_person(before[subject], subject)
+            self._authenticator.end_person(before[subject], subject)
         if removed or added:
             details = {
                 "added": sorted(now[subject] for subject in added),
@@ -281,7 +281,7 @@ class AuthorizationServer:
         """The thief of a token may be connected with another token of the same consent."""
         log.error("a code or refresh token of %s was used twice: all tokens of that consent are revoked", name)
         self._service.audit(AuditEvent(AuditKind.GRANT_STOLEN, name))
-        self._door.end_person(name, None)
+        self._authenticator.end_person(name, None)
 
     # -- routes ---------------------------------------------------------------------------------------------------
 
@@ -533,7 +533,7 @@ class AuthorizationServer:
         form, sealed, _ = await self._forms.sent(request, "console")
         person = await self._forms.signed(request, form, sealed)
         until = grant_of(person, 0).issued_at + _SIGNED_IN_FOR
-        identity = await self._door.let_in(grant_of(person, until), until)
+        identity = await self._authenticator.admit_grant(grant_of(person, until), until)
         if identity is None:
             raise _Stopped(message("You cannot sign in here", "Ask the operator of this server.", 403))
         await asyncio.to_thread(self._people.note_sign_in, person.subject, until)

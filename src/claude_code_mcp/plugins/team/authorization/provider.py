@@ -56,7 +56,7 @@ class OwnAccessTokens:
         self._grants = grants
 
     @property
-    def look_every(self) -> float:
+    def recheck_interval(self) -> float:
         """The streams of removed people are closed at once, but not necessarily the streams of a person who revoked one
         token."""
         return _LOOKED_AT
