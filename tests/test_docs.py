@@ -265,6 +265,7 @@ def test_the_install_links_of_the_readme_have_the_entry() -> None:
     assert CURSOR_LINK in page
     assert VSCODE_LINK in page
     for link in (CURSOR_LINK, VSCODE_LINK):
+        assert "+" not in link, "decodeURIComponent does not read it as a space"
         fields = parse_qs(urlsplit(link).query)
         text = fields["config"][0]
         entry = json.loads(text if text.startswith("{") else b64decode(text))

@@ -9,7 +9,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 from claude_code_mcp.cli.config import HOSTS, NAME, ServerAddress, settings_page
 from claude_code_mcp.cli.parser import build_parser
@@ -23,14 +23,19 @@ ENTRY = ServerAddress(("claude-code-mcp", "--shared"))
 """What `config` writes for a program on PATH."""
 
 
-_COMMAND = {"command": ENTRY.command[0], "args": [*ENTRY.command[1:]]}
+def _compact(entry: dict[str, object]) -> str:
+    return json.dumps(entry, separators=(",", ":"))
+
+
+_COMMAND: dict[str, object] = {"command": ENTRY.command[0], "args": [*ENTRY.command[1:]]}
 CURSOR_LINK = "https://cursor.com/en/install-mcp?" + urlencode(
-    {"name": NAME, "config": b64encode(json.dumps(_COMMAND).encode()).decode()}
+    {"name": NAME, "config": b64encode(_compact(_COMMAND).encode()).decode()}, quote_via=quote
 )
 VSCODE_LINK = "https://insiders.vscode.dev/redirect/mcp/install?" + urlencode(
-    {"name": NAME, "config": json.dumps({"type": "stdio", **_COMMAND})}
+    {"name": NAME, "config": _compact({"type": "stdio", **_COMMAND})}, quote_via=quote
 )
-"""Pages of the makers of these programs, which open the program with the entry."""
+"""Pages of the makers of these programs, which open the program with the entry. Spaces are not written as `+`, which
+`decodeURIComponent` leaves as it is."""
 
 
 def cell(text: str) -> str:

@@ -362,6 +362,15 @@ def test_extensions_of_other_clients_start_the_shared_server() -> None:
         assert parsed(tuple(entry["args"])).shared
 
 
+def test_codex_finds_the_plugin_in_the_marketplace_of_the_checkout() -> None:
+    marketplace = json.loads((ROOT / ".agents" / "plugins" / "marketplace.json").read_text(encoding="utf-8"))
+    (listed,) = marketplace["plugins"]
+    assert (listed["name"], listed["source"]["source"]) == (PROJECT["name"], "local")
+    plugin = json.loads((ROOT / listed["source"]["path"] / ".codex-plugin" / "plugin.json").read_text(encoding="utf-8"))
+    assert plugin["name"] == listed["name"]
+    assert listed["policy"] == {"installation": "AVAILABLE", "authentication": "ON_INSTALL"}
+
+
 def test_the_bundle_has_what_its_package_is_built_from() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (copied,) = re.findall(r"^\tcp -R (.*) build/bundle$", makefile, re.MULTILINE)
