@@ -392,7 +392,7 @@ def test_private_access_is_seen(tmp_path: Path) -> None:
     assert private_uses(module) == {"_sessions"}
 
 
-def test_the_root_imports_nothing_of_ours() -> None:
+def test_package_root_imports_nothing() -> None:
     assert all_imports()[""] == set()
 
 
@@ -477,7 +477,7 @@ def test_importing_the_package_loads_nothing_but_itself() -> None:
 @pytest.mark.parametrize(
     "name", sorted({"testing", "startup.greeting.loop", "cli.main", "startup.shared.front"} & set(MODULES))
 )
-def test_what_must_be_light_needs_only_the_standard_library(name: str) -> None:
+def test_startup_modules_use_only_the_standard_library(name: str) -> None:
     loaded = set(_modules_after(f"import {PACKAGE}.{name}")) - set(_modules_after("pass"))
     foreign = {name.partition(".")[0] for name in loaded} - set(sys.stdlib_module_names) - {PACKAGE}
     assert foreign == set()
@@ -545,6 +545,6 @@ def test_only_the_service_and_its_sessions_know_what_is_behind_the_facade() -> N
 
 
 @pytest.mark.parametrize("source", ["service._enforcer.modes()", "self._service._redactor", "session.log.after(0)"])
-def test_a_look_behind_the_facade_is_seen(source: str) -> None:
+def test_access_behind_the_facade_is_detected(source: str) -> None:
     assert _looks_behind(ast.parse(source))
     assert not _looks_behind(ast.parse("self._redactor.text(log.name)"))

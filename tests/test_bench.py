@@ -58,7 +58,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("rows_of_this_test")
 
 
-def test_a_row_that_fails_is_a_row_and_no_row_sees_another(
+def test_failing_benchmark_row_is_reported_and_rows_are_isolated(
     rows: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run([rows.leaving, rows.raising, rows.crashing, rows.finding], tmp_path) == 1
@@ -83,7 +83,7 @@ def test_a_row_that_fails_is_a_row_and_no_row_sees_another(
     assert not psutil.pid_exists(left) or psutil.Process(left).status() == psutil.STATUS_ZOMBIE
 
 
-def test_a_missed_goal_is_no_failure(rows: ModuleType, tmp_path: Path) -> None:
+def test_missed_goal_does_not_fail_the_run(rows: ModuleType, tmp_path: Path) -> None:
     assert run([rows.finding], tmp_path) == 0
 
 

@@ -130,7 +130,7 @@ def test_a_directory_is_made_once_and_never_in_place_of_a_link(root: Path) -> No
             private_files.make_directory_at(str(root / name))
 
 
-def test_what_cannot_be_a_path_is_refused(root: Path) -> None:
+def test_invalid_paths_are_refused(root: Path) -> None:
     with pytest.raises((OSError, ValueError)):
         private_files.open_at(f"{root}/folder/fi\0le", os.O_RDONLY)
 

@@ -295,7 +295,7 @@ def test_many_of_everything_in_a_transcript_are_read_in_proportion_to_its_length
     assert many <= BESIDE_FUNCTIONS + MAX_RATIO * few * long / short
 
 
-def test_a_function_that_takes_steps_with_the_square_of_the_length_is_found() -> None:
+def test_quadratic_function_is_detected() -> None:
     def quadratic(text: str) -> None:
         for at in range(len(text)):
             for _ in range(at // 5):

@@ -99,7 +99,7 @@ def test_no_identifier_is_an_everyday_word() -> None:
     assert {package: sorted(found) for package, found in offenders().items()} == {}
 
 
-def test_what_is_allowed_exists() -> None:
+def test_allowed_exceptions_exist() -> None:
     assert [module for module, _ in ALLOWED if not (ROOT / module).exists()] == []
     stems = Counter(path.stem for path in ROOT.rglob("*.py"))
     assert [name for name in SHARED_MODULE_NAMES if stems[name] < 2] == []

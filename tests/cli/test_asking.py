@@ -33,7 +33,7 @@ def test_a_word_decides_on_a_permission(line: str, decision: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("line", ["", " ", "maybe", "yes please go on", "allow it", "e", "1", "\x1b[A", "аllow"])
-def test_what_is_not_offered_is_no_answer(line: str) -> None:
+def test_unoffered_choice_is_not_an_answer(line: str) -> None:
     with pytest.raises(NoAnswer):
         Asking(asked("Bash", for_session=True, command="ls")).take(line)
 
@@ -132,7 +132,7 @@ def test_the_table_has_a_row_for_each_session_and_no_control_characters() -> Non
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(-5, "0s"), (59, "59s"), (61, "1m"), (7300, "2h"), (200_000, "2d")])
-def test_an_age_has_one_unit(seconds: float, shown: str) -> None:
+def test_age_is_shown_in_one_unit(seconds: float, shown: str) -> None:
     assert age("1970-01-01T00:00:00.000Z", seconds) == shown
     assert age("nonsense", 0.0) == "-"
 

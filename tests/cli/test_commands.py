@@ -38,7 +38,7 @@ def test_help_names_every_command(environment: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["serve", "--nonsense"], ["config", "emacs"]])
-def test_a_mistake_in_the_call_is_told_in_two(environment: dict[str, str], arguments: list[str]) -> None:
+def test_invalid_call_is_explained_in_two_lines(environment: dict[str, str], arguments: list[str]) -> None:
     answer = run(environment, *arguments)
     assert answer.returncode == 2
     assert "usage:" in answer.stderr
@@ -84,7 +84,7 @@ def test_doctor_says_what_to_fix(environment: dict[str, str], tmp_path: Path) ->
     assert answer.stdout.count("fix: ") == 2
 
 
-def test_config_tells_every_setting_and_no_secret(environment: dict[str, str]) -> None:
+def test_config_prints_all_settings_without_secrets(environment: dict[str, str]) -> None:
     secret = "s3cret-s3cret-s3cret-s3cret-abc"
     answer = run({**environment, "CLAUDE_CODE_MCP_TOKEN": secret, "MAX_SESSIONS": "7"}, "config")
     assert all(f"{variable}=" in answer.stdout for variable in every_variable())
@@ -141,7 +141,7 @@ def test_the_demo_tells_the_whole_story(environment: dict[str, str]) -> None:
         ["mcp", "login", "x", "--timeout", "nan"],
     ],
 )
-def test_a_limit_that_makes_no_sense_is_refused(environment: dict[str, str], arguments: list[str]) -> None:
+def test_invalid_limit_is_refused(environment: dict[str, str], arguments: list[str]) -> None:
     answer = run(environment, *arguments)
     assert (answer.returncode, answer.stdout) == (2, "")
     assert f"argument {arguments[-2]}: {arguments[-1]} is not" in answer.stderr

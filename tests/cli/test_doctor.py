@@ -13,7 +13,7 @@ from claude_code_mcp.core.processes.environment import DEPTH
 from tests.support.bubblewrap import missing
 from tests.support.ports import free_port
 
-from .test_commands import run
+from .test_command_output import run
 
 NONE = 'default = "x"\n[profiles.x]\nisolation = "none"'
 VERSION = ".".join(map(str, MINIMUM_VERSION))
@@ -89,7 +89,7 @@ def test_the_deep_check_sends_a_request_with_this_key_to_this_address(environmen
 
 
 @pytest.mark.soak
-def test_it_is_never_in_order_where_no_turn_can_work(environment: dict[str, str]) -> None:
+def test_doctor_reports_a_problem_if_no_turn_can_work(environment: dict[str, str]) -> None:
     nowhere = {**environment, "ANTHROPIC_BASE_URL": f"http://127.0.0.1:{free_port()}"}
     code, lines, found = deep(nowhere)
     assert code == 1
@@ -116,7 +116,7 @@ def test_a_request_that_may_cost_is_not_sent_without_a_yes(environment: dict[str
     assert "hunter2" not in sent
 
 
-def test_nobody_is_logged_in(environment: dict[str, str]) -> None:
+def test_not_logged_in(environment: dict[str, str]) -> None:
     found = wrong({name: value for name, value in environment.items() if name != "ANTHROPIC_API_KEY"})
     assert list(found) == ["login"]
     assert "claude-code-mcp claude auth login" in found["login"]["fix"]

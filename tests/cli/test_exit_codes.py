@@ -87,7 +87,7 @@ def test_every_command_prints_json_or_has_a_reason_not_to() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(COMMANDS))
-def test_an_option_that_there_is_none_of_is_misuse_in_every_command(environment: dict[str, str], path: str) -> None:
+def test_unknown_option_is_a_usage_error_in_every_command(environment: dict[str, str], path: str) -> None:
     if path == "claude":
         pytest.skip("its arguments are not ours")
     answer = warm_commands.run([path, "--no-such-option"], environment)
@@ -96,14 +96,14 @@ def test_an_option_that_there_is_none_of_is_misuse_in_every_command(environment:
 
 
 @pytest.mark.parametrize("arguments", NOT_THERE, ids=" ".join)
-def test_what_is_not_there_is_3(environment: dict[str, str], sandbox: Sandbox, arguments: list[str]) -> None:
+def test_exit_code_3_for_missing_objects(environment: dict[str, str], sandbox: Sandbox, arguments: list[str]) -> None:
     answer = warm_commands.run(arguments, environment, sandbox.project)
     assert (answer.returncode, answer.stdout) == (ExitCode.NOT_FOUND, ""), answer.stderr
     assert "Traceback" not in answer.stderr
 
 
 @pytest.mark.parametrize("arguments", WITHOUT_SERVER, ids=" ".join)
-def test_without_a_server_it_is_5(environment: dict[str, str], sandbox: Sandbox, arguments: list[str]) -> None:
+def test_exit_code_5_without_a_server(environment: dict[str, str], sandbox: Sandbox, arguments: list[str]) -> None:
     answer = warm_commands.run(arguments, environment, sandbox.project)
     assert answer.returncode == ExitCode.UNAVAILABLE, answer.stderr
 

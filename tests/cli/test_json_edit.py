@@ -24,7 +24,7 @@ COMMENTED = """\
 """
 
 
-def test_a_member_is_added_and_comments_and_trailing_commas_stay() -> None:
+def test_adding_a_member_keeps_comments_and_trailing_commas() -> None:
     changed = set_value(COMMENTED, ["context_servers", "ours"], {"command": "x"})
     assert changed == COMMENTED.replace('"quotes"\n', '"quotes"\n    "ours": {\n      "command": "x"\n    },\n')
     assert decode_with_comments(changed)["context_servers"]["ours"] == {"command": "x"}

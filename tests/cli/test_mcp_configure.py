@@ -158,7 +158,7 @@ def test_the_files_of_claude_code_are_read_and_left_alone(mcp: Mcp, sandbox: San
 
 
 @pytest.mark.parametrize("action", ["remove", "enable", "disable", "login", "logout"])
-def test_a_name_that_there_is_not_is_not_found(mcp: Mcp, action: str) -> None:
+def test_unknown_name_is_not_found(mcp: Mcp, action: str) -> None:
     answer = mcp(action, "nobody")
     assert answer.returncode == 3
     assert "'nobody'" in answer.stderr

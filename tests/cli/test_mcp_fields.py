@@ -74,13 +74,13 @@ def test_a_line_that_does_not_fit_is_refused_with_what_would(schema: dict[str, A
         entry(**schema).value(line)
 
 
-def test_a_required_field_is_insisted_on() -> None:
+def test_required_field_is_enforced() -> None:
     with pytest.raises(InvalidFieldValue, match="required"):
         entry(required=True, type="string").value("  ")
     assert entry(required=True, type="string", default="x").value("") == "x"
 
 
-def test_the_prompt_says_what_is_wanted() -> None:
+def test_prompt_describes_the_field() -> None:
     prompt = entry(type="integer", minimum=1, maximum=9, default=5, required=True).prompt
     assert re.fullmatch(r"  x \(.*\b1\D+9\b.*\brequired\b.*\) \[5\]: ", prompt)
     sizes = entry(**{**SIZE, "title": "Size", "description": "Of the shirt", "default": "l"})

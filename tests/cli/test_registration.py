@@ -19,7 +19,7 @@ from claude_code_mcp.core.errors import ClaudeCodeError
 from claude_code_mcp.core.json_text import decode_with_comments
 from claude_code_mcp.testing import Sandbox
 
-from .test_commands import run
+from .test_command_output import run
 
 URL = "http://127.0.0.1:8765/mcp"
 
@@ -347,7 +347,7 @@ def test_claude_code_removes_it_by_its_own_command(environment: dict[str, str], 
 @pytest.mark.parametrize(
     "arguments", [["--remove"], ["generic", "--remove"], ["cursor", "--remove", "--install"], ["--user"]]
 )
-def test_what_cannot_be_removed_is_refused(environment: dict[str, str], arguments: list[str]) -> None:
+def test_impossible_removals_are_refused(environment: dict[str, str], arguments: list[str]) -> None:
     answer = run(environment, "config", *arguments)
     assert answer.returncode == 2
     assert arguments[-1] in answer.stderr

@@ -99,7 +99,7 @@ def test_a_machine_cannot_be_named_where_there_is_no_fleet(place: SharedPlace) -
 
 
 @pytest.mark.soak  # test_exit_codes.py, tests/server/test_faults.py
-def test_a_turn_that_fails_is_one(place: SharedPlace) -> None:
+def test_failed_turn_is_recorded(place: SharedPlace) -> None:
     prompt = script("Work.", tool("Bash", command="echo 1"), tool("Bash", command="echo 2"), "never")
     answer = place.command("run", "--max-turns", "1", prompt)
     assert answer.returncode == 1

@@ -16,7 +16,7 @@ from tests.support.repositories import git, repository
 from tests.support.terminal import Terminal
 from tests.support.waiting import HANG_SECONDS
 
-from .test_commands import run
+from .test_command_output import run
 
 
 def sessions(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -60,7 +60,7 @@ async def test_an_unknown_session_is_not_found(environment: dict[str, str]) -> N
     assert "Traceback" not in shown.stderr
 
 
-async def test_a_session_is_looked_after_from_the_shell(
+async def test_session_is_managed_from_the_shell(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     session_id = await a_session(service, sandbox)

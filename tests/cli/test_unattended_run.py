@@ -158,7 +158,7 @@ def test_a_signal_ends_the_turn_as_ctrl_c_does(place: SharedPlace, number: signa
     assert json.loads(place.command("show", session_id, "--json").stdout)["status"] == "interrupted"
 
 
-def test_a_detached_run_goes_on(place: SharedPlace) -> None:
+def test_detached_run_continues(place: SharedPlace) -> None:
     answer = place.command("run", "--detach", script("Go on.", "Went on."))
     assert answer.returncode == 0, answer.stderr
     session_id = answer.stdout.strip()
@@ -192,7 +192,7 @@ def test_a_worktree_that_its_server_has_open_is_seen_merged_and_discarded(place:
 
 
 @pytest.mark.parametrize("rule", ["Bash(", "Bash()", "", "two rules", "Bash(x) y"])
-def test_a_rule_that_is_none_is_refused_before_anything_runs(place: SharedPlace, rule: str) -> None:
+def test_invalid_rule_is_refused_before_anything_runs(place: SharedPlace, rule: str) -> None:
     for flag in ("--allow", "--deny"):
         answer = place.command("run", flag, rule, script("Never.", "Never."))
         assert answer.returncode == 2

@@ -235,7 +235,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     assert str(path) in refusal({CONFIG_FILE_VARIABLE: str(path)})
 
 
-def test_settings_do_not_change() -> None:
+def test_settings_are_immutable() -> None:
     settings = load_settings({})
     with pytest.raises(ValueError, match="frozen"):
         setattr(settings, "max_sessions", 5)  # noqa: B010 - the type checker forbids the plain form

@@ -63,7 +63,7 @@ def test_the_other_end_of_a_worktree_is_read_as_carefully(tmp_path: Path, put: C
     assert project_roots(project) == [project]
 
 
-def test_a_line_names_a_place_also_relative_to_the_file_and_through_a_link_without_end(tmp_path: Path) -> None:
+def test_line_resolves_relative_paths_and_detects_link_loops(tmp_path: Path) -> None:
     place = tmp_path.resolve()
     (place / "loop").symlink_to("loop")
     for line, named in (("gitdir: ../x\n", place.parent / "x"), ("gitdir: loop/y", place / "loop" / "y")):

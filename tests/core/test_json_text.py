@@ -51,13 +51,13 @@ def test_what_has_no_flaw_arrives_unchanged_and_what_is_mended_has_none(value: A
         (float("inf"), ""),
     ],
 )
-def test_a_flaw_is_named_by_its_place(value: Any, where: str) -> None:
+def test_problem_is_reported_with_its_location(value: Any, where: str) -> None:
     found = flaw(value)
     assert found is not None
     assert found[0] == where
 
 
-def test_nesting_has_an_end() -> None:
+def test_nesting_is_limited() -> None:
     deep: Any = 1
     for _ in range(100_000):
         deep = [deep]

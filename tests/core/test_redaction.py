@@ -29,7 +29,7 @@ SECRETS = {
 
 @every_row("secret", SECRETS.values())
 @every_row("around", ["{}", "x={}", '"{}"', "({}) and", "key: {}\nnext", "https://h/p?q={}&r=1", "'{}',"])
-def test_well_known_shapes(secret: str, around: str) -> None:
+def test_well_known_secret_formats(secret: str, around: str) -> None:
     text = Redactor().text(around.format(secret))
     assert text == around.format(MARK)
 
@@ -118,7 +118,7 @@ def test_short_and_ordinary_values_are_not_taken_for_secrets() -> None:
 
 
 @pytest.mark.parametrize("secret", ["/9j4AAQSkZJRg+x", "12345678", "~tilde-secret", "./dotted", "--------1a"])
-def test_a_secret_is_one_whatever_it_begins_with(secret: str) -> None:
+def test_secret_is_detected_with_any_prefix(secret: str) -> None:
     redactor = Redactor()
     redactor.learn({"A_PASSWORD": secret})
     assert redactor.text(f"<{secret}>") == f"<{MARK}>"
@@ -196,7 +196,7 @@ def test_what_is_nested_without_end_is_hidden_and_upsets_nothing() -> None:
     assert "known-secret-1" not in str(redactor.data(nested))
 
 
-def test_it_learns_from_variables_and_options() -> None:
+def test_secrets_are_learned_from_variables_and_options() -> None:
     redactor = Redactor()
     redactor.learn({"MY_TOKEN": "first-opaque-value"})
     redactor.learn_from(

@@ -86,7 +86,7 @@ def test_a_server_can_be_disabled_where_it_is_configured_or_for_the_project(tmp_
         assert "disabled" in (servers[name].barred or "")
 
 
-def test_a_bad_entry_is_named_and_takes_no_other_down(tmp_path: Path) -> None:
+def test_invalid_entry_is_reported_and_others_still_work(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.own({"good": command("x"), "bad": {"type": "http"}, "worse": 3})
     read = disk.read()

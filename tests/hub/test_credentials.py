@@ -68,7 +68,7 @@ async def test_what_lay_in_a_file_moves_to_the_keyring_once_there_is_one(ring: M
     assert await vault.load("key") == "new"
 
 
-async def test_a_keyring_that_fails_is_no_empty_one_and_nothing_it_has_is_replaced(
+async def test_failing_keyring_is_not_treated_as_empty(
     ring: MemoryKeyring, tmp_path: Path
 ) -> None:
     storage = CredentialStorage(KeyringVault(FileVault(tmp_path / "vault")), "x")
@@ -149,7 +149,7 @@ async def test_many_writers_lose_nothing(tmp_path: Path) -> None:
     assert [await memories[0].remembered(key) for key in keys] == [None] * 20 + [""] * 20
 
 
-async def test_a_memory_that_cannot_be_read_knows_nothing(tmp_path: Path) -> None:
+async def test_unreadable_memory_is_empty(tmp_path: Path) -> None:
     database = Database(tmp_path)
     memory = NeedsAuthMemory(Documents(database, "needs"))
     await memory.remember("x", "tokens")

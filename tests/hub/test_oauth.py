@@ -61,7 +61,7 @@ async def protected(start_hub: StartHub) -> AsyncIterator[Protected]:
         await disconnect(hub, "x")
 
 
-async def test_a_server_that_wants_a_sign_in_says_so_and_nobody_is_bothered(protected: Protected) -> None:
+async def test_server_that_needs_a_sign_in_is_reported_without_opening_a_browser(protected: Protected) -> None:
     with pytest.raises(UpstreamUnavailable, match="sign-in"):
         await protected.hub.call("x", "echo")
     assert protected.state == "needs-auth"

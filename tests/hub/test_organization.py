@@ -437,11 +437,11 @@ def test_an_organization_provides_servers_that_need_no_list_and_can_be_denied(tm
     [("*", "", True), ("a*b", "ab", True), ("a*b", "aXbX", False), ("*a*a*", "aa", True), ("*a*a*", "a", False),
      ("ab*ba", "aba", False), ("", "", True), ("a", "A", False)],
 )  # fmt: skip
-def test_a_star_stands_for_any_characters(pattern: str, text: str, fitting: bool) -> None:
+def test_star_matches_any_characters(pattern: str, text: str, fitting: bool) -> None:
     assert matches(pattern, text) is fitting
 
 
-def test_what_is_no_address_fits_nothing_but_the_star() -> None:
+def test_invalid_address_matches_only_the_star() -> None:
     assert written("no address") is None
     assert not fits("no address", "http://*")
     assert fits("no address", "*")

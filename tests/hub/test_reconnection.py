@@ -60,14 +60,14 @@ def test_only_an_attempt_leads_to_a_connection(from_: ConnectionState) -> None:
         Connection().connected(NOW)
 
 
-def test_an_attempt_that_was_given_up_leads_to_no_connection() -> None:
+def test_abandoned_attempt_does_not_connect() -> None:
     for given_up in (connecting().reconnecting(), connecting().at_rest("x", caller_waits=True)):
         with pytest.raises(IllegalConnectionMove):
             given_up.connected(NOW)
 
 
 @pytest.mark.parametrize("under_way", [connecting, established])
-def test_no_attempt_begins_beside_another(under_way: Callable[[], Connection]) -> None:
+def test_attempts_do_not_overlap(under_way: Callable[[], Connection]) -> None:
     with pytest.raises(IllegalConnectionMove):
         under_way().attempted()
 
@@ -127,7 +127,7 @@ def test_a_connection_that_never_lasts_uses_up_its_attempts() -> None:
     assert (lasting.attempt, lasting.attempt_due) == (0, True)
 
 
-def test_a_caller_starts_the_count_of_attempts_again() -> None:
+def test_caller_resets_the_reconnect_attempts() -> None:
     failed = conclude(connecting()).connection
     assert failed.requested_by_caller().attempt == 0
     assert failed.requested_by_caller().attempt_due
@@ -156,14 +156,14 @@ def test_after_a_reset_nothing_follows_unless_a_caller_waits(under_way: Callable
     assert not waited_for.refuse_callers
 
 
-def test_a_reset_between_two_attempts_calls_the_next_one_off() -> None:
+def test_reset_between_attempts_cancels_the_next_one() -> None:
     pausing = conclude(established().lost(NOW)).connection
     assert pausing.attempt_due
     assert not pausing.at_rest("signed out", caller_waits=False).attempt_due
     assert pausing.at_rest("signed out", caller_waits=True).attempt_due
 
 
-def test_three_errors_wear_it_out_and_one_answer_heals_it() -> None:
+def test_connection_is_dropped_after_three_errors_without_an_answer() -> None:
     connection = established().error_counted().error_counted()
     assert not connection.has_too_many_errors
     assert connection.error_counted().has_too_many_errors
@@ -197,7 +197,7 @@ def test_when_the_hub_closes_no_attempt_follows() -> None:
     assert not conclusion.refuse_callers
 
 
-def test_a_sign_in_that_is_needed_is_no_reason_to_wait_for_as_long_as_it_is_remembered() -> None:
+def test_needed_sign_in_is_not_waited_for() -> None:
     needed = conclude(connecting(), "sign in", needs_auth=True).connection
     refusal = needed.refusal(sign_in_remembered=True)
     assert refusal is not None
@@ -232,7 +232,7 @@ STEPS: dict[str, Callable[[Connection], Connection]] = {
 
 
 @given(st.lists(st.sampled_from(list(STEPS)), max_size=30))
-def test_no_path_leaves_the_table_of_moves(path: list[str]) -> None:
+def test_random_transitions_stay_within_the_table(path: list[str]) -> None:
     connection = Connection()
     for step in path:
         before = connection

@@ -83,7 +83,7 @@ async def connected(kind: Remote, start_hub: StartHub) -> AsyncIterator[Connecte
         await disconnect(hub, "x")
 
 
-async def test_a_server_whose_first_answer_is_long_in_coming_is_slow_and_not_mute(
+async def test_slow_first_answer_is_not_treated_as_unresponsive(
     start_hub: StartHub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would be greeted with a handshake, which a server of the newest protocol alone does not take."""
@@ -415,7 +415,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 
 @pytest.mark.parametrize("trust", ["file", "anything", "nothing"])
-async def test_a_certificate_must_be_vouched_for(start_hub: StartHub, certificate: Certificate, trust: str) -> None:
+async def test_certificate_must_be_signed_by_the_authority(start_hub: StartHub, certificate: Certificate, trust: str) -> None:
     tls = {"file": {"caFile": str(certificate.file)}, "anything": {"verify": False}, "nothing": {}}[trust]
     port = free_port()
     encrypted = {"ssl_certfile": str(certificate.file), "ssl_keyfile": str(certificate.key)}

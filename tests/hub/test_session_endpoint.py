@@ -164,7 +164,7 @@ async def test_a_client_that_does_not_read_new_tools_gets_its_results_all_the_sa
         assert "result" in await session.call("change")
 
 
-async def test_a_closed_endpoint_hears_no_more(start_hub: StartHub) -> None:
+async def test_closed_endpoint_gets_no_messages(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
     session = Session(hub)
     await session.begin()
@@ -256,7 +256,7 @@ async def asking(hub: Hub, count: int) -> list[Session]:
     return sessions
 
 
-async def test_a_question_that_could_be_anybodys_waits_until_it_is_clear_whose_it_is(
+async def test_ambiguous_question_waits_until_its_call_is_known(
     start_hub: StartHub, tmp_path: Path
 ) -> None:
     hub = await start_hub({"x": local()})

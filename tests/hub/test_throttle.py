@@ -33,7 +33,7 @@ async def test_thirty_servers_of_which_five_are_broken(start_hub: StartHub) -> N
     assert not {tool.server for tool in tools} & {"mute", "hanging"}
 
 
-async def test_servers_that_hang_let_those_behind_them_begin(start_hub: StartHub) -> None:
+async def test_hanging_servers_do_not_delay_others(start_hub: StartHub) -> None:
     hanging = {f"hanging{number}": local("hang") for number in range(4)}
     hub = await start_hub({**hanging, "good": local()}, {"mcp_local_batch": 1, "mcp_timeout_ms": NEVER})
     waiting = asyncio.create_task(hub.connect())

@@ -68,7 +68,7 @@ def test_parameters_are_searched_by_name_description_and_choices() -> None:
 
 
 @pytest.mark.parametrize("query", ["", "  ", "!?", "unheard", "a" * 100_000])
-def test_what_no_tool_has_finds_nothing(query: str) -> None:
+def test_search_for_an_absent_word_finds_nothing(query: str) -> None:
     assert list(index().ranked(query)) == []
 
 
@@ -79,7 +79,7 @@ def test_a_schema_of_any_shape_is_read(schema: dict[str, Any]) -> None:
     assert list(ToolIndex([("name", None, schema)]).ranked("name")) == [0]
 
 
-def test_there_may_be_no_tools() -> None:
+def test_server_without_tools() -> None:
     assert list(ToolIndex([]).ranked("anything")) == []
 
 

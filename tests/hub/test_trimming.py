@@ -61,7 +61,7 @@ def saved(whole: types.CallToolResult, **options: Any) -> tuple[types.CallToolRe
     return with_long_parts_saved(whole, 1000, save, **{"keep_structured": False, **options}), files
 
 
-def test_a_result_of_bearable_size_is_not_long() -> None:
+def test_result_below_the_limit_is_not_shortened() -> None:
     assert not is_long(result("x" * 1000, structuredContent={"a": 1}), 1000)
     assert is_long(result("x" * 600, "y" * 600), 1000)
     assert is_long(result("x", structuredContent={"rows": ["x" * 100] * 11}), 1000)

@@ -152,7 +152,7 @@ async def test_a_judge_denies_allows_and_fails_closed(server: RunningServer) -> 
     assert Recorder.notes.count("call_denied") == 2
 
 
-async def test_a_judge_denies_a_call_that_claude_code_would_not_ask_about(
+async def test_rule_denies_a_call_that_claude_code_would_not_ask_about(
     server: RunningServer, sandbox: Sandbox
 ) -> None:
     sealed = sandbox.project / "sealed"
@@ -166,7 +166,7 @@ async def test_a_judge_denies_a_call_that_claude_code_would_not_ask_about(
     assert not [note for note in Recorder.notes if note.startswith("asked")]
 
 
-async def test_a_channel_answers_and_an_observer_is_told(server: RunningServer) -> None:
+async def test_channel_answer_is_reported_to_observers(server: RunningServer) -> None:
     turn = await server.service.create(script("Try.", tool("Bash", command="touch new", description="d"), "done"))
     assert (await turn.outcome()).ok
     assert os.listdir(server.settings.default_cwd) == ["new"]
@@ -180,7 +180,7 @@ async def test_a_check_of_options_refuses_a_session_before_it_starts(server: Run
     assert server.service.sessions() == []
 
 
-def test_a_command_of_its_own_and_one_below_ours(offered: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_new_command_and_subcommand_of_a_plugin(offered: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     offered["recorder"] = f"{__name__}:Recorder"
     assert run(["sing"]) == 7
     assert run(["sessions", "count"]) == 0

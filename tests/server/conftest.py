@@ -60,7 +60,7 @@ ONE_WIRE = {
 }
 """Modules about what lies behind the wires, which is the same on all of them: one wire will do."""
 
-BOTH_ERAS = {"test_a_permission_is_allowed_once", "test_a_dialog_that_is_late_is_withdrawn_or_told"}
+BOTH_ERAS = {"test_a_permission_is_allowed_once", "test_late_dialog_is_withdrawn_or_reported"}
 """Of such modules: that each era asks a person, and takes a question back, in its own way."""
 
 

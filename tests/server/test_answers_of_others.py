@@ -23,7 +23,7 @@ from tests.core.sessions.test_policy_enforcer import Acts
 FOR_SESSION = Answer(allow=True, scope=Scope.SESSION)
 
 
-def test_what_goes_beyond_once() -> None:
+def test_answers_that_exceed_one_call() -> None:
     beyond = (FOR_SESSION, Answer(allow=True, mode="acceptEdits"))
     once = (Answer(allow=True), Answer(allow=True, mode="default"), Answer(allow=False, scope=Scope.SESSION))
     assert [answer.exceeds_one_call for answer in (*beyond, *once)] == [True] * 2 + [False] * 3
@@ -34,7 +34,7 @@ def test_a_plan_is_approved_by_others_for_a_mode_that_asks_each_time() -> None:
     assert asked.for_once().modes == ("default",)
 
 
-async def test_a_co_driver_allows_once_and_the_owner_for_the_session(
+async def test_shared_user_allows_once_and_owner_for_the_session(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     acts = Acts()

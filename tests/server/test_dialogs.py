@@ -62,7 +62,7 @@ def test_a_permission_is_denied_with_a_reason(
 
 
 @pytest.mark.promise("ask.decline")
-def test_to_decline_is_to_deny(asked: Connection, here: str, place: Sandbox) -> None:
+def test_declining_denies(asked: Connection, here: str, place: Sandbox) -> None:
     waiting = sent(asked, here, write(place, "no2"), "fine")
     asked.dialog().decline()
     assert waiting.result(40).data["toolUseEvents"][-1] == {"toolName": "Write", "status": "denied"}
@@ -82,7 +82,7 @@ def test_a_dismissed_dialog_leaves_the_question_in_the_queue(asked: Connection, 
 
 
 @pytest.mark.promise("ask.withdrawn")
-def test_a_dialog_that_is_late_is_withdrawn_or_told(asked: Connection, here: str, place: Sandbox, wire: Wire) -> None:
+def test_late_dialog_is_withdrawn_or_reported(asked: Connection, here: str, place: Sandbox, wire: Wire) -> None:
     waiting = sent(asked, here, write(place, "race"), "done")
     dialog = asked.dialog()
     look = asked.look(here)

@@ -152,7 +152,7 @@ def test_with_keep_a_stdio_server_lets_turns_finish(
 
 @pytest.mark.soak  # a signal alone, and keeping alone: this file
 @pytest.mark.promise("leave.keep", "leave.signals")
-def test_a_signal_ends_the_keeping(marked_environment: dict[str, str], mark: str, sandbox: Sandbox) -> None:
+def test_signal_stops_the_keeper(marked_environment: dict[str, str], mark: str, sandbox: Sandbox) -> None:
     environment = {**marked_environment, "CLAUDE_CODE_MCP_ON_DISCONNECT": "keep"}
     with stdio_server(environment, sandbox.project) as stdio:
         in_the_middle("a command", stdio, sandbox.project)

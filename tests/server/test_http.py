@@ -118,7 +118,7 @@ def test_a_body_that_is_too_large_is_refused(guarded: HttpServer) -> None:
 
 
 @pytest.mark.promise("http.connection")
-def test_a_connection_is_nobodys_but_its_makers(guarded: HttpServer) -> None:
+def test_connection_belongs_to_its_creator_only(guarded: HttpServer) -> None:
     session = posted(guarded, ANN).headers["mcp-session-id"]
     body = {"jsonrpc": "2.0", "id": 2, "method": "tools/list", "params": {}}
 
@@ -132,7 +132,7 @@ def test_a_connection_is_nobodys_but_its_makers(guarded: HttpServer) -> None:
 @pytest.mark.promise("http.principals")
 # Whose a session is, is decided by the token, which is checked in both eras.
 @pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.soak), "2026-07-28"], ids=["2025", "2026"])
-def test_a_session_is_nobodys_but_its_makers(
+def test_session_belongs_to_its_creator_only(
     guarded: HttpServer, server_environment: dict[str, str], place: Sandbox, mode: str
 ) -> None:
     with as_caller(guarded, ANN, mode) as ann, as_caller(guarded, BOB, mode) as bob:
@@ -221,7 +221,7 @@ EMPTY = ["", " ", "\t\n"]
         *(pytest.param(variable, value, marks=pytest.mark.soak) for variable in KEYS for value in EMPTY),
     ],
 )
-def test_a_door_whose_key_is_set_but_empty_stays_shut(
+def test_empty_token_setting_keeps_the_server_closed(
     environment: dict[str, str], tmp_path: Path, variable: str, value: str
 ) -> None:
     name = f"CLAUDE_CODE_MCP_{variable}"

@@ -149,7 +149,7 @@ def served(running: Served) -> Served:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"], ids=["2025", "2026"])
-def test_a_caller_who_is_taken_out_of_the_file_is_out_with_everything_that_runs(served: Served, mode: str) -> None:
+def test_caller_removed_from_the_file_loses_running_work(served: Served, mode: str) -> None:
     with as_caller(served.server, ANN, mode) as ann, as_caller(served.server, BOB, mode) as bob:
         session = ann.create(script("work", stall())).session
         waiting = ann.start("claude_get_status", sessionId=session, waitSeconds=50)
@@ -174,7 +174,7 @@ def test_the_streams_of_a_removed_caller_end_and_those_of_others_go_on(served: S
         assert httpx2.post(served.server.url, json=body, headers=headers, timeout=LONG).status_code == 200
 
 
-def test_the_trail_begins_with_the_profile_that_callers_have(served: Served) -> None:
+def test_audit_trail_starts_with_the_profile_of_callers(served: Served) -> None:
     first = json.loads(served.audit.read_bytes().splitlines()[0])
     assert (first["act"], first["profile"], "policy" in first) == ("server_started", "local", False)
 
@@ -227,7 +227,7 @@ def test_the_console_of_a_removed_caller_ends_too(served: Served) -> None:
     [b"\xff\xfe\x00", f"ann {ANN}\nann {BOB}\n".encode(), None],
     ids=["no text", "a name twice", "missing"],
 )
-def test_a_file_that_cannot_be_used_lets_nobody_in_and_removes_nobody(served: Served, content: bytes | None) -> None:
+def test_unusable_tokens_file_admits_and_removes_no_callers(served: Served, content: bytes | None) -> None:
     with as_caller(served.server, ANN) as ann:
         session = ann.create(script("work", stall())).session
         if content is None:
@@ -381,7 +381,7 @@ async def test_who_is_taken_out_while_no_server_runs_is_missed_at_the_next_start
     assert await start(f"bob {BOB}\neve {EVE}\n") == []
 
 
-def test_a_file_that_is_written_in_place_over_and_over_cuts_nobody_off(served: Served) -> None:
+def test_rewriting_the_tokens_file_disconnects_no_one(served: Served) -> None:
     """Between the truncation and the writing it is empty, which must not be taken for a removal."""
     whole, began = served.file.read_text(), timestamp()
     with served.stream(ANN) as (_, ended):

@@ -97,7 +97,7 @@ def test_nothing_is_allowed_before_it_is_asked(client: Connection) -> None:
     assert client.create("hello", allowedTools=["Bash(git status)"], waitSeconds=30).status == "completed"
 
 
-def test_a_plan_and_a_choice_take_a_person_too(client: Connection, warm: str) -> None:
+def test_plans_and_questions_also_require_a_person(client: Connection, warm: str) -> None:
     asking = script("Ask", ask_user(question("Which?", "a", "b", header="Which")), text("Done."))
     waiting = client.send(warm, asking, waitSeconds=30)
     assert client.respond(waiting, "allow", answers=["a"]).code == DENIED

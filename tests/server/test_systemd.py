@@ -76,7 +76,7 @@ def test_without_a_socket_of_its_own_it_is_not_started(given: dict[str, str]) ->
     assert not given, "no session may take itself for the service"
 
 
-def test_nobody_is_told_where_there_is_no_service_manager(tmp_path: Path, manager: socket.socket) -> None:
+def test_no_notification_without_a_service_manager(tmp_path: Path, manager: socket.socket) -> None:
     Notifier({}).send("READY=1")
     Notifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).send("READY=1")
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify")}

@@ -240,7 +240,7 @@ def test_a_query_that_is_a_task_streams_nothing_and_bundles_everything(client: C
     assert client.notifications == []
 
 
-def test_what_is_refused_never_becomes_a_task(client: Client) -> None:
+def test_refused_call_does_not_become_a_task(client: Client) -> None:
     refused = client.call("claude_code", prompt="x", cwd="/nowhere/at/all")
     assert refused["resultType"] == "complete"
     assert refused["structuredContent"]["error"]["code"] == "INVALID_ARGUMENT"

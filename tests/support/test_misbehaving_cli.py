@@ -65,7 +65,7 @@ def types(output: list[bytes]) -> list[str]:
     return [json.loads(line).get("type", "none") for line in output]
 
 
-def test_without_a_way_it_behaves(cli: Path) -> None:
+def test_misbehaving_cli_behaves_by_default(cli: Path) -> None:
     output, code = lines(cli, "", INITIALIZE, PROMPT, PROMPT, arguments=("--session-id", "s1"))
     turn = ["system", "stream_event", "assistant", "result"]
     assert (types(output), code) == (["control_response", *turn, *turn], 0)
@@ -84,7 +84,7 @@ def test_any_arguments_are_taken_and_noted(cli: Path, tmp_path: Path) -> None:
     assert json.loads(note.read_text()) == ["-p", "--model", "x", "--nonsense"]
 
 
-def test_ways_are_words_or_json() -> None:
+def test_turn_modes_are_words_or_json() -> None:
     assert parse_faults("noise flood=10 crash=SIGSEGV") == {"noise": True, "flood": 10, "crash": "SIGSEGV"}
     assert parse_faults('{"stderr": "two words"}') == {"stderr": "two words"}
     assert parse_faults("") == {}
@@ -96,14 +96,14 @@ def test_a_prompt_can_choose_the_way_of_its_turn(cli: Path) -> None:
     assert types(output).count("result") == 3
 
 
-def test_a_malformed_line_stands_between_good_ones(cli: Path) -> None:
+def test_malformed_line_between_valid_lines(cli: Path) -> None:
     output, _ = lines(cli, "malformed_line", PROMPT)
     with pytest.raises(ValueError, match="Expecting"):
         json.loads(output[2])
     assert json.loads(output[-1])["type"] == "result"
 
 
-def test_noise_is_not_made_of_frames(cli: Path) -> None:
+def test_frames_are_not_reported_as_noise(cli: Path) -> None:
     output, _ = lines(cli, "noise", PROMPT)
     assert b"plain words" in output
     assert b"" in output
@@ -121,7 +121,7 @@ def test_unknown_frames_are_sent(cli: Path) -> None:
     assert {"telepathy", "none"} <= set(types(output))
 
 
-def test_a_flood_comes_before_the_question(cli: Path) -> None:
+def test_question_is_read_after_a_flood_of_output(cli: Path) -> None:
     output, _ = lines(cli, "flood=2500 ask", PROMPT)
     assert types(output).count("stream_event") == 2501
     assert types(output)[-1] == "control_request"

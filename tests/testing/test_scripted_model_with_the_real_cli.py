@@ -248,7 +248,7 @@ async def test_a_step_can_fail_a_few_times_and_then_succeed(cli: RealCli, busy_m
     assert frames[-1]["result"] == "Fine."
 
 
-async def test_a_step_that_always_fails_ends_the_turn_with_an_error(cli: RealCli) -> None:
+async def test_permanently_failing_step_ends_the_turn_with_an_error(cli: RealCli) -> None:
     frames = await cli.turn(script("hi", fail(400, message="no such thing")))
     assert frames[-1]["is_error"]
     assert frames[-1]["api_error_status"] == 400
@@ -261,7 +261,7 @@ async def test_a_bad_key_is_refused(sandbox: Sandbox) -> None:
     assert frames[-1]["api_error_status"] == 401
 
 
-async def test_a_cut_stream_is_tried_again(cli: RealCli, busy_model: ScriptedModel) -> None:
+async def test_interrupted_stream_is_retried(cli: RealCli, busy_model: ScriptedModel) -> None:
     before = len(busy_model.requests)
     frames = await cli.turn(script("hi", cut("The whole sentence.", times=1)))
     assert len(busy_model.requests) == before + 2

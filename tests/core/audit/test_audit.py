@@ -148,7 +148,7 @@ def test_groups_that_a_caller_makes_up_are_bounded(book: Book) -> None:
     assert sum(line.get("count", 1) for line in lines) == 1000
 
 
-def test_a_caller_who_never_stops_writes_a_limited_amount(tmp_path: Path) -> None:
+def test_audit_lines_of_one_caller_are_limited(tmp_path: Path) -> None:
     now, minutes = 0.0, 20
     audit = Audit(RotatingJsonl(tmp_path / "audit", 1 << 30), Redactor(), clock=lambda: now)
     for second in range(60 * minutes):
@@ -180,7 +180,7 @@ def test_on_a_machine_of_a_fleet_every_line_names_it(tmp_path: Path) -> None:
     assert [line["machine"] for line in book.lines()] == ["desk", "desk"]
 
 
-def test_errors_of_no_matter_are_left_out(book: Book) -> None:
+def test_unimportant_errors_are_omitted(book: Book) -> None:
     book.audit.act(AuditEvent(AuditKind.FAILED, "alice", None, {"code": "INVALID_ARGUMENT"}))
     book.audit.event("s-1", "alice", Output("text"))
     assert book.lines() == []
@@ -213,7 +213,7 @@ def test_the_arguments_of_a_hub_call_are_written_only_where_that_is_wanted(tmp_p
         assert len(line["arguments"]) < 2100
 
 
-def test_both_ends_of_a_question(book: Book) -> None:
+def test_question_spans_server_and_client(book: Book) -> None:
     book.audit.event("s-1", "alice", QuestionOpened(QUESTION))
     for closure, by, answer in (
         (Closure.ANSWERED, "elicitation", Answer(allow=True)),
@@ -230,7 +230,7 @@ def test_both_ends_of_a_question(book: Book) -> None:
     ]
 
 
-def test_what_ran_instead_of_what_was_asked(book: Book) -> None:
+def test_reported_input_of_a_changed_call(book: Book) -> None:
     for command in ("ls", "rm -r x"):
         answer = Answer(allow=True, updated_input={"command": command})
         book.audit.event("s-1", "alice", QuestionSettled(QUESTION, Resolution(Closure.ANSWERED, "respond", answer)))
@@ -247,7 +247,7 @@ def test_a_process_that_was_ended_for_what_it_claimed(book: Book) -> None:
     assert line | {"at": ""} == {**expected, "at": "", "reason": "another session's id (system/init)"}
 
 
-def test_what_a_turn_cost(book: Book) -> None:
+def test_turn_costs(book: Book) -> None:
     book.audit.event("s-1", "alice", TurnEnded(3, Outcome(OutcomeCode.COMPLETED, usage=USAGE)))
     book.audit.event("s-1", "alice", Spent(USAGE))
     ended, late = book.lines()
@@ -255,7 +255,7 @@ def test_what_a_turn_cost(book: Book) -> None:
     assert (late["act"], late["cost_usd"]) == ("turn_cost", 0.125)
 
 
-def test_secrets_and_endless_texts_stay_out(book: Book) -> None:
+def test_secrets_and_long_texts_are_excluded(book: Book) -> None:
     book.audit.act(
         AuditEvent(AuditKind.REFUSED, "alice", "s-1", {"reason": "opaque-secret-value", "field": "x" * 10_000})
     )

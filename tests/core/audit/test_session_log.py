@@ -67,7 +67,7 @@ def outcome(code: OutcomeCode, **more: Any) -> TurnEnded:
     return TurnEnded(3, Outcome(code, result="what was answered", detail="what was asked", **more))
 
 
-def test_each_start_end_crash_refusal_and_failed_turn_leaves_one_line(caplog: pytest.LogCaptureFixture) -> None:
+def test_log_has_one_line_per_start_end_crash_refusal_and_failed_turn(caplog: pytest.LogCaptureFixture) -> None:
     observer = SessionLog()
     about = {"prompt": "what was asked", "cwd": "/src", "mode": "plan"}
     refused = {"what": "create", "code": "LIMIT_REACHED", "reason": "too\nmany"}

@@ -142,7 +142,7 @@ def test_every_option_has_an_expectation() -> None:
     assert set(TABLE) == set(SessionOptions.model_fields)
 
 
-def test_nothing_set_is_nothing_passed() -> None:
+def test_unset_options_are_not_passed() -> None:
     built = command()
     assert (sorted(built.arguments), built.files, built.variables) == (sorted(BASE), {}, {})
 

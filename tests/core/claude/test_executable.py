@@ -29,18 +29,18 @@ def nothing_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(executable, "_CARRIER", "a_package_that_does_not_exist")
 
 
-def test_the_explicit_path_comes_first(tmp_path: Path) -> None:
+def test_explicit_executable_is_used_first(tmp_path: Path) -> None:
     explicit = program(tmp_path / "mine")
     program(tmp_path / "bin" / "claude")
     assert find_executable(explicit, {"PATH": str(tmp_path / "bin")}) == explicit
 
 
-def test_then_the_one_on_the_path(tmp_path: Path) -> None:
+def test_executable_on_path_is_used_second(tmp_path: Path) -> None:
     on_path = program(tmp_path / "bin" / "claude")
     assert find_executable(None, {"PATH": str(tmp_path / "bin")}) == on_path
 
 
-def test_then_the_bundled_one(tmp_path: Path) -> None:
+def test_bundled_executable_is_used_last(tmp_path: Path) -> None:
     found = find_executable(None, {"PATH": str(tmp_path)})
     assert found == bundled_executable()
     assert Path(found).parts[-3:] == ("claude_agent_sdk", "_bundled", "claude")

@@ -103,7 +103,7 @@ def test_garbage_is_cut_to_a_readable_length_and_tells_its_size() -> None:
     assert frame == Garbage("?" * 2000, 1_000_000)
 
 
-def test_a_refusal_is_told_apart_from_an_answer() -> None:
+def test_refusal_is_distinguished_from_an_answer() -> None:
     refused = parse_frame(b'{"type":"control_response","response":{"request_id":"1","subtype":"error","error":"no"}}')
     answered = parse_frame(
         b'{"type":"control_response","response":{"request_id":"1","subtype":"success","response":{"a":1}}}'

@@ -69,7 +69,7 @@ def test_a_process_of_another_container_cannot_be_told_and_locks_nothing(tmp_pat
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"sessionId": "mine"}', '{"sessionId": "mine", "pid": -5}', "\0"])
-def test_a_file_that_says_nothing_is_passed_over(tmp_path: Path, content: str) -> None:
+def test_empty_file_is_ignored(tmp_path: Path, content: str) -> None:
     (tmp_path / "sessions").mkdir()
     (tmp_path / "sessions" / "1.json").write_text(content)
     note(tmp_path)
@@ -148,7 +148,7 @@ def test_a_process_lives_as_long_as_any_of_its_threads(tmp_path: Path) -> None:
 
 
 @LINUX
-def test_a_clock_that_was_set_makes_no_process_another(tmp_path: Path) -> None:
+def test_clock_change_does_not_change_process_identity(tmp_path: Path) -> None:
     """When a process was started is computed from today's clock, what it wrote is from the clock of that time."""
     note(tmp_path, startedAt=1_000_000_000_000, procStart=str(started_at(os.getpid())))
     assert process_with("mine", str(tmp_path)) == os.getpid()

@@ -15,7 +15,7 @@ def field_refused(**options: Any) -> str:
     return str(refused.value.data["field"])
 
 
-def test_what_is_usable_passes() -> None:
+def test_valid_response_passes() -> None:
     check_definitions(
         SessionOptions(
             agents={"a": {"description": "d", "prompt": "", "tools": ["Read"], "new": object()}},
@@ -36,11 +36,11 @@ def test_what_is_usable_passes() -> None:
     )
 
 
-def test_a_property_that_is_called_like_a_keyword_is_none() -> None:
+def test_property_named_like_a_keyword_is_not_a_keyword() -> None:
     assert field_refused(output_schema={"properties": {"required": 5}}) == "output_schema.properties.required"
 
 
-def test_a_schema_of_any_depth_is_refused_and_not_stumbled_over() -> None:
+def test_deep_schema_is_refused_without_an_exception() -> None:
     schema: dict[str, Any] = {}
     for _ in range(100):
         schema = {"items": schema}

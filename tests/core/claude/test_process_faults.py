@@ -146,7 +146,7 @@ async def test_an_answer_gets_through_a_flood_that_nobody_reads(start_service: S
 # -- what it hears ----------------------------------------------------------------------------------------------
 
 
-async def test_a_slow_reader_gets_everything_and_holds_nobody_up(start: Start) -> None:
+async def test_slow_reader_gets_everything_without_blocking_others(start: Start) -> None:
     started = await start(slow_reader=0.0005)
     started.process.send("x" * MIB, "m1")
     started.process.send("short", "m2")
@@ -212,7 +212,7 @@ async def test_a_crash_in_a_turn_is_told_with_its_last_words(start: Start, when:
     assert not started.process.alive
 
 
-async def test_what_it_said_before_it_died_is_heard_first(start: Start) -> None:
+async def test_last_output_arrives_before_the_exit(start: Start) -> None:
     started = await start(flood=5000, crash="SIGKILL", crash_at="mid_line")
     started.process.send("go", "m1")
     end = await started.listener.ended()

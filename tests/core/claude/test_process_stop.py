@@ -81,7 +81,7 @@ async def test_a_turn_that_cannot_be_interrupted_is_terminated_with_its_input_st
     assert (end.code, waited) == (TERMINATED, {"terminate": 1})
 
 
-async def test_a_process_that_does_not_mind_the_end_of_its_input_is_terminated(
+async def test_process_that_ignores_end_of_input_is_terminated(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = await start(ignore_eof=True)
@@ -89,7 +89,7 @@ async def test_a_process_that_does_not_mind_the_end_of_its_input_is_terminated(
     assert (end.code, waited) == (TERMINATED, {"close_input": 0, "terminate": 1})
 
 
-async def test_a_process_that_minds_nothing_is_killed_and_no_step_takes_longer_than_it_may(
+async def test_process_that_ignores_signals_is_killed_within_the_limits(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = await in_a_turn(await start(silent=True, ignore_interrupt=True, ignore_eof=True, ignore_signals=True))
@@ -113,7 +113,7 @@ async def test_once_the_question_is_answered_the_input_may_be_closed(start: Star
     assert (await started.process.stop(PATIENCE)).code == CLOSED_STDIN
 
 
-async def test_cancelling_the_caller_does_not_stop_the_ladder(start: Start) -> None:
+async def test_cancelled_caller_does_not_stop_process_termination(start: Start) -> None:
     started = await in_a_turn(await start(silent=True, ignore_interrupt=True, ignore_eof=True, ignore_signals=True))
     caller = asyncio.create_task(started.process.stop(STEP))
     await asyncio.sleep(0)
@@ -125,7 +125,7 @@ async def test_cancelling_the_caller_does_not_stop_the_ladder(start: Start) -> N
     await asyncio.wait_for(started.process.cleaned.wait(), PATIENCE)
 
 
-async def test_whoever_stops_it_again_hears_of_the_same_end(start: Start) -> None:
+async def test_second_stop_gets_the_same_result(start: Start) -> None:
     started = await start()
     first, second = await asyncio.gather(started.process.stop(PATIENCE), started.process.stop(PATIENCE))
     assert first is second

@@ -18,7 +18,7 @@ def tell(protocol: ControlProtocol, *frames: dict[str, Any]) -> None:
         pass
 
 
-def test_a_question_is_owed_an_answer_until_it_gets_one() -> None:
+def test_question_stays_open_until_answered() -> None:
     protocol = ControlProtocol()
     tell(protocol, QUESTION)
     assert protocol.owed == {"q1"}
@@ -84,7 +84,7 @@ def test_a_result_that_names_no_message_answers_all_unless_some_are_queued() -> 
     assert protocol.unfinished == set()
 
 
-def test_a_turn_that_nobody_asked_for_answers_no_message() -> None:
+def test_spontaneous_turn_answers_no_message() -> None:
     """As the CLI reports, when it is resumed, on a background task that an earlier process has lost."""
     protocol = ControlProtocol()
     protocol.message("one", "m1")

@@ -41,12 +41,12 @@ NOT_COVERED = [
 
 
 @pytest.mark.parametrize(("entry", "host", "port"), COVERED)
-def test_what_an_entry_covers(entry: str, host: str, port: int) -> None:
+def test_paths_covered_by_a_rule(entry: str, host: str, port: int) -> None:
     assert rule_for([parse_host_rule(entry)], host_name(host), port) is not None
 
 
 @pytest.mark.parametrize(("entry", "host", "port"), NOT_COVERED)
-def test_what_an_entry_does_not_cover(entry: str, host: str, port: int) -> None:
+def test_paths_not_covered_by_a_rule(entry: str, host: str, port: int) -> None:
     assert rule_for([parse_host_rule(entry)], host_name(host), port) is None
 
 
@@ -59,7 +59,7 @@ def test_what_an_entry_does_not_cover(entry: str, host: str, port: int) -> None:
         "a" * 64 + ".org", ".".join(["a"] * 200), "\u2024.org", "a\0b", "a\n.org", "a\r\nHost: b",
     ],
 )  # fmt: skip
-def test_what_is_no_entry_is_refused(entry: str) -> None:
+def test_invalid_entry_is_refused(entry: str) -> None:
     with pytest.raises(ValueError, match=r"port|host name|no subdomains"):
         parse_host_rule(entry)
 
@@ -68,7 +68,7 @@ def test_what_is_no_entry_is_refused(entry: str) -> None:
     ("text", "parts"),
     [("a:1", ("a", 1)), ("[::1]:2", ("[::1]", 2)), ("::1", ("::1", None)), ("[::1]", ("[::1]", None))],
 )
-def test_a_port_is_taken_off(text: str, parts: tuple[str, int | None]) -> None:
+def test_port_is_removed(text: str, parts: tuple[str, int | None]) -> None:
     assert split_port(text) == parts
 
 

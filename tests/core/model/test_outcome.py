@@ -218,7 +218,7 @@ def results(*calls: str, is_error: bool = True) -> dict[str, Any]:
         ({**results("a"), "tool_result_meta": [None, {"id": ["a"]}, "x"]}, "error"),
     ],
 )
-def test_a_call_that_was_denied_has_not_failed(line: dict[str, Any], status: str) -> None:
+def test_denied_call_does_not_count_as_failed(line: dict[str, Any], status: str) -> None:
     assert call_statuses(line) == {"a": status}
 
 
@@ -227,7 +227,7 @@ def test_of_several_calls_in_one_frame_each_has_its_own_status() -> None:
     assert call_statuses(frame) == {"a": "error", "b": "denied"}
 
 
-def test_what_is_no_message_has_no_calls() -> None:
+def test_non_message_has_no_calls() -> None:
     for line in (
         {},
         {"message": "x"},

@@ -145,7 +145,7 @@ def test_json_stays_what_it_was(value: Any) -> None:
 
 
 @given(st.text(max_size=1000), st.integers(40, 200))
-def test_one_line_is_one_line(text: str, longest: int) -> None:
+def test_line_breaks_are_escaped(text: str, longest: int) -> None:
     line = one_line(text, longest)
     assert len(line) <= longest
     assert line.isprintable()
@@ -164,7 +164,7 @@ def test_a_clipped_line_has_no_gaps() -> None:
     assert clip_line("one two three", 8) == "one two…"
 
 
-def test_padding_is_told() -> None:
+def test_padding_is_reported() -> None:
     lines, spaces = gaps("a" + "\n" * 50 + "b" + " " * 500 + "c")
     assert (lines.split()[0], spaces.split()[0]) == ("49", "500")
     assert list(gaps("a\n\n\nb    c")) == []

@@ -18,7 +18,7 @@ USAGES = st.builds(Usage, st.dictionaries(st.sampled_from(["opus", "sonnet", "ha
 
 
 @given(USAGES, USAGES, USAGES)
-def test_addition_has_no_favorites(one: Usage, two: Usage, three: Usage) -> None:
+def test_totals_add_up_in_any_order(one: Usage, two: Usage, three: Usage) -> None:
     assert one + two == two + one
     assert (one + two) + three == one + (two + three)
     assert one + Usage() == one
@@ -32,7 +32,7 @@ def test_what_was_added_can_be_taken_away(one: Usage, two: Usage) -> None:
 
 
 @given(USAGES, USAGES)
-def test_a_difference_is_never_less_than_nothing(one: Usage, two: Usage) -> None:
+def test_difference_is_never_negative(one: Usage, two: Usage) -> None:
     left = (one - two).total
     assert min(left.input_tokens, left.output_tokens, left.cache_read_tokens, left.cache_creation_tokens) >= 0
     assert left.cost_usd >= 0
@@ -62,12 +62,12 @@ def test_the_shape_of_the_cli_is_read() -> None:
 
 
 @every_row("raw", [None, [], "x", 5, {}, {"opus": None}, {"opus": "much"}])
-def test_what_is_no_usage_counts_as_nothing(raw: object) -> None:
+def test_invalid_usage_counts_as_zero(raw: object) -> None:
     assert read_usage(raw) == Usage()
 
 
 @every_row("number", ['"5"', "null", "-5", "NaN", "Infinity", "-Infinity", "1e400", "9" * 400, "[1]"])
-def test_a_number_that_cannot_be_one_counts_as_nothing(number: str) -> None:
+def test_invalid_number_counts_as_zero(number: str) -> None:
     raw = json.loads(f'{{"opus": {{"inputTokens": {number}, "costUSD": {number}, "outputTokens": 3}}}}')
     assert read_usage(raw) == Usage({"opus": ModelUsage(output_tokens=3)})
 
@@ -110,7 +110,7 @@ def used(totals: Totals, *results: dict[str, Any]) -> list[dict[str, int]]:
     return [tokens(totals.used_by(result)) for result in results]
 
 
-def test_growing_totals_are_told_apart() -> None:
+def test_growing_totals_are_distinguished() -> None:
     assert used(Totals(), result(a=10), result(a=30), result(a=30, b=5)) == [{"a": 10}, {"a": 20}, {"b": 5}]
 
 

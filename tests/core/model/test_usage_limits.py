@@ -102,7 +102,7 @@ def test_many_sessions_are_spread_and_none_comes_early() -> None:
     assert stopped(resets_at=NOW + 1, chance=0.99).continues_at < NOW + 2.5, "a short wait is spread little"
 
 
-def test_a_week_is_waited_for_and_an_absurd_time_is_not() -> None:
+def test_wait_of_a_week_is_accepted_and_absurd_times_are_not() -> None:
     assert stopped(resets_at=NOW + 7 * 86_400).on
     assert not stopped(resets_at=NOW + MAX_WAIT + 1).on
 
@@ -115,7 +115,7 @@ def test_without_a_known_reset_the_pauses_grow() -> None:
     assert pauses == [30, 60, 120, 240, 480, 900, 900, 900]
 
 
-def test_a_reset_that_was_none_is_not_tried_at_once_and_not_for_ever() -> None:
+def test_wrong_reset_time_is_retried_with_growing_pauses_up_to_a_limit() -> None:
     again = stopped(stopped(), resets_at=NOW - 5, continued=True)
     assert (again.attempt, again.text, again.continues_at) == (2, "work", NOW + 60)
     for _ in range(MAX_ATTEMPTS - 2):
@@ -145,7 +145,7 @@ def test_a_turn_without_a_message_and_one_that_is_too_long_are_continued() -> No
     )
 
 
-def test_it_can_be_hurried_and_switched() -> None:
+def test_limit_wait_can_be_shortened_and_switched() -> None:
     wait = stopped(wanted=False)
     assert wait.continuing_now(NOW).continues_at == NOW
     assert wait.continuing_now(NOW).on

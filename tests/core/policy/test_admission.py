@@ -113,7 +113,7 @@ BYPASSES: list[dict[str, Any]] = [
 
 
 @every_row("wish", BYPASSES)
-def test_bypassing(wish: dict[str, Any]) -> None:
+def test_bypass_admission(wish: dict[str, Any]) -> None:
     admit(Profile(bypass="allow"), **wish)
     admit(Profile(bypass="confirm"), bypass_on=True, **wish)
     refused(Profile(bypass="confirm"), **wish)
@@ -296,7 +296,7 @@ def test_the_sandbox_of_claude_code_can_only_be_made_tighter(field: str, wished:
     assert admit(LOCAL_PROFILE, sandbox=wished).sandbox == wished
 
 
-def test_a_tighter_sandbox_is_admitted_and_its_commands_are_still_asked_about() -> None:
+def test_stricter_sandbox_is_accepted_and_commands_still_ask() -> None:
     wished = {"enabled": True, "network": {"deniedDomains": ["example.org"]}, "filesystem": {"denyWrite": ["/srv"]}}
     admitted = admit(REMOTE_PROFILE, sandbox=wished).sandbox
     assert admitted == {**wished, "autoAllowBashIfSandboxed": False, "allowUnsandboxedCommands": False}

@@ -90,19 +90,19 @@ def test_a_question_says_why_it_is_asked(command: str, doubt: str) -> None:
     assert decide(command, ["Bash"], []).doubt == ""
 
 
-def test_a_shell_whose_language_is_not_read_is_asked_about() -> None:
+def test_unsupported_shell_asks() -> None:
     assert decide("ls", ["PowerShell", "Monitor"], ["Bash(rm *)"], "PowerShell").decision is ASK
     assert decide("ls", ["PowerShell"], [], "PowerShell").decision is ALLOW
     assert decide("ls", ["Monitor"], ["Bash(rm *)"], "Monitor").decision is ALLOW
     assert decide("make", ["Monitor"], ["Bash(rm *)"], "Monitor").decision is ASK
 
 
-def test_a_command_that_is_no_text_is_not_understood() -> None:
+def test_non_text_command_cannot_be_parsed() -> None:
     assert decide(["ls"], ["Bash"], ["Bash(rm *)"]).decision is ASK
     assert decide("", ["Bash"], ["Bash(rm *)"]).decision is ALLOW
 
 
-def test_many_wrappers_and_words_upset_nothing() -> None:
+def test_many_wrappers_and_words_are_handled() -> None:
     for command in (
         "/bin/timeout 9 " * 1000 + "sh evil.sh",
         "timeout 1 " * 1600,

@@ -22,7 +22,7 @@ names = st.text(alphabet="ab.*?[", min_size=1, max_size=3).filter(lambda name: n
         ("/SRV/app", "/srv/app", False),
     ],
 )
-def test_below(path: str, root: str, below: bool) -> None:
+def test_paths_below(path: str, root: str, below: bool) -> None:
     assert (HERE.below(path, root) is not None) is below
 
 

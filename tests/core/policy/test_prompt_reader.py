@@ -63,12 +63,12 @@ def admission(profile: Profile) -> Admission:
 
 
 @every_row("prompt", ["/compact", "/clear", "/mcp__docs__ask x", "hello", "@in.txt", "@/srv/x", "/srv/x?"])
-def test_what_the_remote_profile_lets_through(prompt: str) -> None:
+def test_remote_profile_allows(prompt: str) -> None:
     admission(REMOTE_PROFILE).check_prompt("prompt", prompt, "/srv")
 
 
 @every_row("prompt", ["/config", "/heapdump", "/COMPACT", "@/etc/passwd", "@../x", "@link/passwd"])
-def test_what_the_remote_profile_refuses(prompt: str) -> None:
+def test_remote_profile_denies(prompt: str) -> None:
     with pytest.raises(PermissionDenied, match="prompt: "):
         admission(REMOTE_PROFILE).check_prompt("prompt", prompt, "/srv")
 
@@ -103,7 +103,7 @@ def test_what_does_not_exist_may_be_mentioned() -> None:
         "deep/../../secret",
     ],
 )
-def test_no_way_of_writing_a_path_hides_where_it_leads(tmp_path: Path, path: str) -> None:
+def test_every_spelling_of_a_path_is_resolved(tmp_path: Path, path: str) -> None:
     """`..` behind a name that is missing, has a line break or is a link, or behind more than a path can have."""
     root = tmp_path / "root"
     (root / "one" / "two").mkdir(parents=True)

@@ -71,7 +71,7 @@ def decide(tool: str, allow: list[str], deny: list[str], *, cwd: str = "/code", 
         ("", ASK),
     ],
 )
-def test_commands(command: str, decision: Decision) -> None:
+def test_command_output(command: str, decision: Decision) -> None:
     allow, deny = ["Bash(git diff *)", "Bash(git log:*)"], ["Bash(rm *)", "Bash(git push *)"]
     assert decide("Bash", allow, deny, command=command) is decision
 
@@ -109,7 +109,7 @@ def test_a_command_too_long_to_be_read_is_never_allowed_by_its_words(
 
 
 @every_row("repeated", ["command eval ", "eval ", "env -x a ", "sh -c ", "nice eval 'a' ", "xargs -x a;"])
-def test_programs_that_run_each_other_without_end_upset_nothing(repeated: str) -> None:
+def test_endless_chains_of_programs_are_handled(repeated: str) -> None:
     assert decide("Bash", ["Bash"], ["Bash(rm *)"], command=f"{repeated * 5000}rm x"[-60_000:]) is not ALLOW
 
 
@@ -224,7 +224,7 @@ def test_no_rule_at_all_asks() -> None:
     assert decide("Bash", [], [], command="ls") is ASK
 
 
-def test_a_command_that_is_no_text_is_asked() -> None:
+def test_non_text_command_asks() -> None:
     assert decide("Bash", ["Bash(ls *)"], [], command=["ls"]) is ASK
 
 
@@ -303,7 +303,7 @@ def test_searching_elsewhere_than_it_says_is_not_allowed() -> None:
         ("bash", "Bash", False),
     ],
 )
-def test_names(tool: str, rule: str, fits: bool) -> None:
+def test_tool_names(tool: str, rule: str, fits: bool) -> None:
     assert decide(tool, [rule], []) is (ALLOW if fits else ASK)
     assert decide(tool, [], [rule]) is (DENY if fits else ASK)
 
@@ -323,7 +323,7 @@ def test_names(tool: str, rule: str, fits: bool) -> None:
         ("example.org", False, True),
     ],
 )
-def test_hosts(url: str, allowed: bool, denied: bool) -> None:
+def test_host_patterns(url: str, allowed: bool, denied: bool) -> None:
     assert decide("WebFetch", ["WebFetch(domain:example.org)"], [], url=url) is (ALLOW if allowed else ASK)
     assert decide("WebFetch", [], ["WebFetch(domain:example.org)"], url=url) is (DENY if denied else ASK)
 
@@ -339,7 +339,7 @@ def test_an_empty_list_of_tools_has_no_tool() -> None:
     "text",
     ["", "Bash(", "Bash()", "Bash( )", "(x)", "Ba*", "Bash*", "Task(x)", "WebFetch(example.org)", "Edit(../x)", "a b"],
 )
-def test_what_is_no_rule_is_refused(text: str) -> None:
+def test_invalid_rule_is_refused(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - its words are for people
         parse_rule(text)
 

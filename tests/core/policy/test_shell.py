@@ -86,7 +86,7 @@ def test_a_word_that_stands_for_names_of_files_is_marked(text: str, globs: list[
         "git diff \u202e rm",
     ],
 )
-def test_what_is_not_plain_is_not_read(text: str) -> None:
+def test_complex_command_is_not_parsed(text: str) -> None:
     assert read_strictly(text) is None
 
 
@@ -147,7 +147,7 @@ def test_a_command_that_is_too_long_is_unclear_and_its_beginning_is_seen() -> No
 
 
 @every_row("opening", ["$(", "(", "`", "{ ", "sh -c '", 'bash -c "', "eval 'sh -c \"", "if ", "\\\\"])
-def test_constructs_nested_without_end_upset_nothing(opening: str) -> None:
+def test_endlessly_nested_constructs_are_handled(opening: str) -> None:
     text = (opening * MAX_COMMAND)[: MAX_COMMAND - 6] + ";rm x"  # an even number of backslashes
     read_strictly(text)
     assert ("rm", "x") in {run[:2] for run in read_loosely(text)}
@@ -170,6 +170,6 @@ def test_plain_and_quoted_words_are_always_read(commands: list[list[str]]) -> No
 
 
 @given(st.text(alphabet="rm x;&|$()`'\"\\<>\n{}=~#", max_size=30))
-def test_no_text_upsets_the_reading(text: str) -> None:
+def test_any_text_can_be_read(text: str) -> None:
     read_strictly(text)
     read_loosely(text)

@@ -120,7 +120,7 @@ HIDDEN = [
     ],
     ids=lambda shell: shell.name,
 )
-def test_what_is_allowed_is_what_a_shell_runs(shell: Shell) -> None:
+def test_allowed_commands_match_what_a_shell_runs(shell: Shell) -> None:
     count = try_plain(SEED, 0, INPUTS, [present(shell)])
     assert count.allowed > INPUTS / 5
     assert count.problems == []
@@ -132,7 +132,7 @@ def test_what_was_once_read_wrongly_is_asked(command: str) -> None:
 
 
 @pytest.mark.parametrize("shell", MAIN, ids=lambda shell: shell.name)
-def test_a_shell_does_more_than_was_read_of_what_was_once_allowed(shell: Shell) -> None:
+def test_recorded_commands_that_run_more_than_parsed_are_not_allowed(shell: Shell) -> None:
     with scratch_directory() as place:
         done = effects(present(shell), ["git diff &</dev/null touch X", "git diff >X"], place)
     assert ("touch", "X") in done[0].calls
@@ -169,7 +169,7 @@ def test_ordinary_lines_that_are_allowed_do_no_harm() -> None:
 
 
 @needs_sandbox
-def test_harm_is_found_where_it_is_done() -> None:
+def test_harmful_commands_are_detected() -> None:
     lines = ["rm x", "ls", "sort -o x f", "git branch q", "/bin/rm x &", "find . -name x -delete"]
     found = lines_that_do_harm(lines, ["bash"])
     assert [any(repr(line) in problem for problem in found) for line in lines] == [True, False, *([True] * 4)]

@@ -42,7 +42,7 @@ def resolve(path: str) -> str:
         (r"C:\src\..\windows", r"C:\src", False),
     ],
 )
-def test_what_lies_below_a_root(path: str, root: str, below: bool) -> None:
+def test_paths_below_a_root(path: str, root: str, below: bool) -> None:
     assert (WINDOWS.below(path, root) is not None) is below
 
 
@@ -81,7 +81,7 @@ def test_a_directory_outside_the_roots_is_not(cwd: str) -> None:
 
 
 @every_row("cwd", ["D:app", "/c/src"])
-def test_a_directory_that_depends_on_who_looks_is_refused(cwd: str) -> None:
+def test_per_process_directory_is_refused(cwd: str) -> None:
     with pytest.raises(InvalidArgument):
         admission(r"C:\src").admit(SessionOptions(cwd=cwd))
 
@@ -124,7 +124,7 @@ def test_files(path: str, decision: Decision) -> None:
 
 
 @every_row("path", ["D:app\\a.py", "/c/src/app/a.py"])
-def test_a_path_that_depends_on_who_looks_is_asked(path: str) -> None:
+def test_per_process_path_asks(path: str) -> None:
     assert decide("Edit", ["Edit(**)"], [], file_path=path) is ASK
 
 
@@ -147,7 +147,7 @@ def test_searching_elsewhere_than_it_says_is_not_allowed(pattern: str) -> None:
     assert decide("Glob", ["Read(app/**)"], [], path="app", pattern=r"deep\*.py") is ALLOW
 
 
-def test_a_pattern_never_leads_upwards() -> None:
+def test_pattern_cannot_match_parent_directories() -> None:
     with pytest.raises(ValueError, match=r"\.\."):
         parse_rule(r"Edit(app\..\x)")
 

@@ -218,7 +218,7 @@ async def test_signals_are_as_a_program_expects_them(start: Start) -> None:
     assert {mask & 0x7FFFFFFF for mask in masks} == {0}  # the C library keeps two others for itself
 
 
-async def test_a_child_that_does_not_read_holds_up_only_who_writes_to_it(start: Start) -> None:
+async def test_child_that_does_not_read_blocks_only_its_writer(start: Start) -> None:
     child, _ = await start("sleep 600")
     child.write(b"x" * (1 << 20))
     draining = asyncio.ensure_future(child.drained())

@@ -29,7 +29,7 @@ def test_the_caller_adds_and_replaces_but_cannot_take_the_mark() -> None:
     assert built == {"A": "1", "B": "2", MARK: "m", DEPTH: "1"}
 
 
-def test_an_outer_variable_that_the_caller_asks_for_is_set() -> None:
+def test_inherited_variable_requested_by_the_caller_is_set() -> None:
     assert build_environment({"CLAUDE_CODE_ENTRYPOINT": "cli"}, {"CLAUDE_CODE_ENTRYPOINT": "mine"}, "m") == {
         "CLAUDE_CODE_ENTRYPOINT": "mine",
         MARK: "m",

@@ -76,11 +76,11 @@ async def test_a_child_that_has_no_environment_to_show_yet_is_waited_for(monkeyp
         os.close(writing)
 
 
-async def test_a_sweep_of_nothing_does_nothing() -> None:
+async def test_empty_sweep() -> None:
     assert await sweep(new_mark()) == 0
 
 
-async def test_a_sweep_spares_whoever_sweeps() -> None:
+async def test_sweep_does_not_end_its_own_process() -> None:
     mark = new_mark()
     imports = "import asyncio; from claude_code_mcp.core.processes.leftovers import sweep"
     code = f"{imports}; print(asyncio.run(sweep({mark!r})))"
@@ -112,7 +112,7 @@ async def test_one_process_is_ended_only_if_its_owner_is_dead(leave: Leave) -> N
     assert runs(unmarked)
 
 
-async def test_an_owner_whose_number_was_given_to_somebody_else_is_dead(leave: Leave) -> None:
+async def test_owner_with_a_reused_process_id_is_dead(leave: Leave) -> None:
     pid, born, space, unique = new_mark().split(".")
     reused = leave(".".join([pid, str(int(born) - 1000), space, unique]))
     await sweep_stale()

@@ -52,6 +52,6 @@ def test_a_share_of_what_is_not_known_is_no_limit() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "0%", "101%", "-5", "1.5GiB", "lots", "5 apples", "9" * 40])
-def test_what_is_no_amount_of_memory_is_refused(text: str) -> None:
+def test_invalid_memory_amount_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgument, match="MEMORY_LIMIT"):
         load_settings({"CLAUDE_CODE_MCP_MEMORY_LIMIT": text})

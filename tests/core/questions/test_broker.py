@@ -125,7 +125,7 @@ async def test_a_question_that_ends_before_it_is_offered_is_never_shown() -> Non
     assert screen.gone == []
 
 
-async def test_a_channel_that_comes_late_sees_what_is_open() -> None:
+async def test_new_channel_gets_open_questions() -> None:
     broker, late = Broker(LONG), Screen()
     asker = QuestionSource(broker)
     answered, first = asker.ask(), asker.ask()
@@ -137,7 +137,7 @@ async def test_a_channel_that_comes_late_sees_what_is_open() -> None:
     assert late.shown == [first, second]
 
 
-async def test_a_channel_that_left_hears_nothing_and_its_questions_stay_open() -> None:
+async def test_removed_channel_gets_nothing_and_questions_stay_open() -> None:
     broker, screen = Broker(LONG), Screen()
     broker.add_channel(screen)
     asker = QuestionSource(broker)
@@ -162,7 +162,7 @@ class BrokenScreen(Screen):
         raise RuntimeError("screen broken")
 
 
-async def test_a_channel_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_channel_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     broker, sound = Broker(LONG), Screen("sound")
     broker.add_channel(BrokenScreen())
     broker.add_channel(sound)
@@ -289,7 +289,7 @@ async def test_several_questions_of_several_sessions_are_kept_apart_and_in_order
     assert two.heard == {}
 
 
-async def test_only_so_many_closed_questions_are_remembered() -> None:
+async def test_remembered_closed_questions_are_limited() -> None:
     broker = Broker(LONG)
     asker = QuestionSource(broker)
     questions = [asker.ask() for _ in range(2001)]

@@ -153,7 +153,7 @@ def test_a_form_is_allowed_without_answers_where_no_field_needs_one() -> None:
     assert allowed(question("AskUserQuestion", {"questions": []})) == {"questions": []}
 
 
-def test_a_text_beats_a_header_and_a_header_beats_a_number() -> None:
+def test_text_takes_precedence_over_header_and_number() -> None:
     parts = [{"question": "A", "header": "B"}, {"question": "B", "header": "1"}, {"question": "C", "header": "B"}]
     asked = question("AskUserQuestion", {"questions": parts})
     assert allowed(asked, answers={"B": "x"})["answers"] == {"B": "x"}

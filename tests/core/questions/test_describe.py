@@ -48,7 +48,7 @@ def ask(*questions: str) -> Input:
         ("Sing", {"song": "ü"}, "Use Sing: song=ü"),
     ],
 )
-def test_a_call_reads_as(tool: str, tool_input: Input, line: str) -> None:
+def test_call_description(tool: str, tool_input: Input, line: str) -> None:
     assert describe(tool, tool_input) == line
 
 

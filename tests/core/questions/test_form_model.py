@@ -30,11 +30,11 @@ def test_a_form_reads_back_as_the_fields_it_was_made_of() -> None:
         ({"sizes": "S"}, "S", "S"),
     ],
 )
-def test_what_was_entered(content: dict[str, Any], entered: object, text: str | None) -> None:
+def test_entered_text(content: dict[str, Any], entered: object, text: str | None) -> None:
     assert FIELDS[2].entered(content) == entered
     assert FIELDS[2].entered_text(content) == text
 
 
 @every_row("schema", [None, [], "x", {}, {"properties": None}, {"properties": {"a": 1}}])
-def test_what_is_no_form_has_no_fields(schema: object) -> None:
+def test_non_form_has_no_fields(schema: object) -> None:
     assert read_fields(schema) == []

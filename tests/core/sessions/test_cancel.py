@@ -58,7 +58,7 @@ async def test_a_session_at_rest_can_be_cancelled(service: Service, sandbox: San
         await service.send(session.id, "hello")
 
 
-async def test_cancelling_beats_an_interruption_that_is_under_way(service: Service, sandbox: Sandbox) -> None:
+async def test_cancelling_overrides_an_interruption_in_progress(service: Service, sandbox: Sandbox) -> None:
     async with at(IN_A_TOOL, service, sandbox) as (session, sent):
         interruption = asyncio.create_task(service.interrupt(session.id))
         await asyncio.sleep(0)
@@ -96,7 +96,7 @@ async def test_a_process_that_is_just_being_started_is_stopped(service: Service,
     assert not psutil.pid_exists(started.pid)
 
 
-async def test_a_process_that_resists_is_gone_all_the_same(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_resisting_process_is_removed(start_service: StartService, sandbox: Sandbox) -> None:
     cli = install_misbehaving_cli(sandbox.root / "bin")
     ways = {"MISBEHAVE": "silent ignore_interrupt ignore_signals ignore_eof"}
     service = await start_service(ways, claude_path=str(cli), stop_timeout_ms=200)

@@ -64,7 +64,7 @@ async def test_a_list_runs_while_all_that_another_caller_asks_for_is_held(
     assert await asyncio.gather(*calls) == [[]] * MANY
 
 
-async def test_who_asks_and_leaves_gets_no_more_threads(held: Held) -> None:
+async def test_abandoned_requests_use_no_more_threads(held: Held) -> None:
     threads = DiskThreads(2)
     for _ in range(3):
         calls = [asyncio.ensure_future(threads.run(held.read)) for _ in range(10)]

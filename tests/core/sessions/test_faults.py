@@ -134,7 +134,7 @@ async def test_a_crash_in_mid_turn_comes_with_the_last_words(
     assert str(how) in outcome.detail
 
 
-async def test_a_crash_takes_its_question_with_it(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
+async def test_crash_closes_the_open_question(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
     ways = {"ask": True, "crash": 1, "crash_at": "question"}
     service = await misbehaving(start_service, cli, ways)
     session, outcome = await run(service, "hello", options(sandbox))
@@ -187,7 +187,7 @@ async def test_a_line_of_megabytes_is_read_whole(start_service: StartService, sa
     assert events(turn.session, Noise) == []
 
 
-async def test_a_request_that_nobody_knows_is_refused(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
+async def test_unknown_request_is_refused(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
     service = await misbehaving(start_service, cli, {"unknown_control": True})
     _, outcome = await run(service, "hello", options(sandbox))
     assert "read_minds is not supported" in outcome.result

@@ -66,7 +66,7 @@ def test_where_there_is_no_file_there_is_no_change(tmp_path: Path) -> None:
     assert changed_file("Write", {"file_path": "relative"}) is None
 
 
-def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
+def test_incomparable_files_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "a.bin"
     for content, words in (
         (b"\x00\x01", "text"),

@@ -80,7 +80,7 @@ async def test_interrupting_an_idle_session_does_nothing(shared: SharedSessions)
 
 
 @on_shared_loop
-async def test_everybody_who_interrupts_hears_of_the_end(shared: SharedSessions) -> None:
+async def test_every_interrupting_caller_gets_the_result(shared: SharedSessions) -> None:
     async with shared_at(STREAMING, shared) as (session, sent):
         await asyncio.gather(*(shared.service.interrupt(session.id) for _ in range(4)))
         assert session.state is State.INTERRUPTED
@@ -99,7 +99,7 @@ async def test_a_message_behind_the_interruption_is_a_new_turn(shared: SharedSes
 
 
 @on_shared_loop
-async def test_a_caller_that_is_gone_does_not_stop_the_interruption(shared: SharedSessions) -> None:
+async def test_interruption_continues_after_its_caller_disconnects(shared: SharedSessions) -> None:
     async with shared_at(STREAMING, shared) as (session, sent):
         caller = asyncio.create_task(shared.service.interrupt(session.id))
         await asyncio.sleep(0)
@@ -126,7 +126,7 @@ async def test_a_process_that_ignores_the_interruption_is_replaced(
     assert not again.done()
 
 
-async def test_words_of_a_dead_turn_do_not_bring_it_back(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_late_output_does_not_revive_an_ended_turn(start_service: StartService, sandbox: Sandbox) -> None:
     cli = install_misbehaving_cli(sandbox.root / "bin")
     service = await start_service({"MISBEHAVE": "silent late_frames"}, claude_path=str(cli))
     turn = await service.create("go", options(sandbox))

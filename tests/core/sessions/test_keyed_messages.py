@@ -45,7 +45,7 @@ async def test_a_message_that_is_sent_again_is_taken_once_also_at_the_same_time(
 
 
 @on_shared_loop
-async def test_a_caller_that_goes_away_leaves_a_message_that_counts(shared: SharedSessions) -> None:
+async def test_message_is_kept_when_its_caller_disconnects(shared: SharedSessions) -> None:
     session = await shared.session()
     prompt = script("and gone", "here")
     caller = asyncio.create_task(shared.service.send(session.id, prompt, key="k-2"))

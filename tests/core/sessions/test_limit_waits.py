@@ -104,7 +104,7 @@ async def test_a_week_of_limits_continues_every_session_once_at_its_time() -> No
     assert len(clock.sleeps) < WEEK / MAX_SLEEP + 2 * 200, "it sleeps, and does not poll"
 
 
-async def test_a_wait_that_is_given_up_or_hurried_is_not_forgotten_by_the_sleep() -> None:
+async def test_changed_limit_wait_survives_the_sleep() -> None:
     def begin(waits: LimitWaits, clock: SimulatedTime) -> None:
         wait = LimitWait("w", "work", since=0, continues_at=5000)
         waits.event("given up", "local", WaitChanged(wait))

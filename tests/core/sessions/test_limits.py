@@ -52,7 +52,7 @@ async def test_a_session_that_cannot_start_gives_its_slot_back_and_an_idle_proce
     assert service.session(session.id) is session
 
 
-async def test_only_so_many_processes_start_at_once(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_concurrent_process_starts_are_limited(start_service: StartService, sandbox: Sandbox) -> None:
     cli = install_misbehaving_cli(sandbox.root / "bin")
     service = await start_service({"MISBEHAVE": "no_init"}, claude_path=str(cli), spawn_limit=1)
     first = (await service.create("one", options(sandbox))).session

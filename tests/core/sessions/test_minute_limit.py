@@ -24,7 +24,7 @@ class Clock:
         return self.now
 
 
-def test_a_caller_has_so_many_a_minute_and_one_more_after_each_part_of_it() -> None:
+def test_rate_limit_refills_gradually() -> None:
     clock, most = Clock(), {"alice": 4, "carol": 1}
     limit = MinuteLimit(most.get, clock)
     for _ in range(4):
@@ -62,7 +62,7 @@ def test_what_was_used_beyond_it_is_made_up_for_by_waiting() -> None:
     limit.check("alice")
 
 
-def test_nobody_waits_for_longer_than_an_hour() -> None:
+def test_waits_are_limited_to_an_hour() -> None:
     clock = Clock()
     limit = MinuteLimit({"alice": 10}.get, clock)
     limit.use("alice", 10**9)

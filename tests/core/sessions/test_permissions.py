@@ -36,7 +36,7 @@ async def asked_in(shared: SharedSessions, prompt: str = ASK) -> tuple[Session, 
 
 
 @on_shared_loop
-async def test_what_is_allowed_is_done(shared: SharedSessions) -> None:
+async def test_allowed_calls_run(shared: SharedSessions) -> None:
     service, sandbox, session = shared.service, shared.sandbox, await shared.session()
     turn = await service.send(session.id, ASK)
     await service.wait(session.id, 30)
@@ -117,7 +117,7 @@ async def test_the_first_answer_wins(shared: SharedSessions) -> None:
 
 
 @pytest.mark.soak  # tests/server/test_faults.py
-async def test_nobody_answering_in_time_is_a_denial_that_the_model_hears_of(
+async def test_timeout_is_a_denial_that_the_model_gets(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(permission_timeout_ms=300)
@@ -155,7 +155,7 @@ def added(service: Service, channel: Bystander) -> Iterator[None]:
 
 @on_shared_loop
 @pytest.mark.parametrize("end", ["interrupt", "kill", pytest.param("cancel", marks=pytest.mark.soak)])
-async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(shared: SharedSessions, end: str) -> None:
+async def test_obsolete_question_disappears_everywhere(shared: SharedSessions, end: str) -> None:
     service, bystander = shared.service, Bystander()
     with added(service, bystander):
         session, turn, asked = await asked_in(shared)
@@ -174,7 +174,7 @@ async def test_a_question_that_nobody_needs_answered_is_gone_everywhere(shared: 
 
 
 @on_shared_loop
-async def test_a_channel_that_answers_at_once_is_heard(shared: SharedSessions) -> None:
+async def test_channel_can_answer_immediately(shared: SharedSessions) -> None:
     class Eager(Bystander):
         def offer(self, question: Question) -> None:
             super().offer(question)

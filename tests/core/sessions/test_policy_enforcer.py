@@ -288,7 +288,7 @@ async def test_where_it_is_never_allowed_bypassing_cannot_be_switched_on(start_s
 
 
 @pytest.mark.soak  # tests/core/audit/test_audit.py; by a server: tests/scenarios/security/test_attacks.py
-async def test_acts_are_told_with_who_and_which_session(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_observers_get_actor_and_session_of_every_action(start_service: StartService, sandbox: Sandbox) -> None:
     acts = Acts()
     service = await start(start_service, Profile(), observers=[acts])
     turn = await service.create(script("one", "1"), options(sandbox), caller=Caller("alice"))

@@ -132,7 +132,7 @@ async def test_after_its_time_in_memory_a_session_is_as_it_was_created(
     assert offered(model, session.id) == {"Read"}
 
 
-async def test_a_session_of_yesterday_takes_no_options_of_a_stranger_none_above_the_policy_and_no_damaged_record(
+async def test_resumed_session_ignores_foreign_options_and_damaged_records(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     first = await start_service()

@@ -123,7 +123,7 @@ async def test_an_id_that_exists_nowhere_is_not_found(service: Service) -> None:
     assert service.sessions() == []
 
 
-async def test_what_cannot_be_an_id_is_an_invalid_argument(service: Service) -> None:
+async def test_invalid_id_is_an_invalid_argument(service: Service) -> None:
     for session_id in ("", "latest", "../../etc/passwd", "*", "--help", "0" * 36):
         with pytest.raises(InvalidArgument):
             await service.send(session_id, "hello")

@@ -202,7 +202,7 @@ async def test_a_session_is_deleted_only_while_nobody_has_it_open(
 
 
 @pytest.mark.soak  # tests/server/tools/test_resources.py
-async def test_a_transcript_that_somebody_drives_elsewhere_is_followed(
+async def test_transcript_of_another_process_is_followed(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     session, _ = await run(service, script("hello", "one"), options(sandbox))

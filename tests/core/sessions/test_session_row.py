@@ -14,7 +14,7 @@ from claude_code_mcp.server.tools.output import dump
 ENTRY = Entry("s-1", "/src/app", "A title", "Fix it", 1000.0, "main", 10, created=900.0, cost_usd=0.5, pinned=True)
 
 
-def test_a_row_survives_the_way_to_a_client() -> None:
+def test_row_round_trip() -> None:
     row = session_row(ENTRY, None, last_state=State.IDLE, continues_at=2000.0)
     assert SessionRow.from_json(row.as_json()) == row
     assert SessionRow.from_json(dump(listed_session(row))) == row

@@ -65,7 +65,7 @@ def ids_from(server: "subprocess.Popen[str]") -> list[str]:
     return list(json.loads(server.stdout.readline()))
 
 
-async def test_a_server_gives_a_session_at_rest_to_another_and_has_none_any_more_when_it_is_killed(
+async def test_idle_session_moves_to_another_server_and_is_free_after_a_kill(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     with another_server(sandbox, environment) as server:

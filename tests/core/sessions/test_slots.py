@@ -47,7 +47,7 @@ async def test_the_least_recently_used_idle_holder_makes_room() -> None:
     assert slots.live == 3
 
 
-async def test_when_all_are_busy_the_newcomer_is_refused_and_nobody_makes_room() -> None:
+async def test_start_is_refused_while_all_sessions_are_busy() -> None:
     slots = Slots(2, 4)
     working = holders(slots, 2, idle=False)
     with pytest.raises(LimitReached, match="MAX_SESSIONS"):
@@ -117,7 +117,7 @@ async def test_who_gives_up_waiting_is_not_waited_for() -> None:
     assert slots.waiting == 0
 
 
-async def test_without_patience_a_newcomer_is_refused_at_once_unless_somebody_idle_makes_room() -> None:
+async def test_zero_wait_refuses_a_start_unless_an_idle_process_is_parked() -> None:
     slots = Slots(9, 4, memory_limit=EXPECTED_BYTES, memory_wait=0)
     [idle] = holders(slots, 1)
     working = Holder(slots, 2, idle=False)
@@ -128,7 +128,7 @@ async def test_without_patience_a_newcomer_is_refused_at_once_unless_somebody_id
     assert slots.live == 1
 
 
-async def test_only_so_many_start_at_once() -> None:
+async def test_concurrent_starts_are_limited() -> None:
     slots = Slots(9, 1)
     first, second = Holder(slots, 1, idle=False), Holder(slots, 2, idle=False)
     async with slots.spawning(slots.enqueue(first)), starting(slots, second) as two:
@@ -138,7 +138,7 @@ async def test_only_so_many_start_at_once() -> None:
         await two
 
 
-async def test_a_start_that_never_came_leaves_the_line() -> None:
+async def test_cancelled_start_leaves_the_queue() -> None:
     slots = Slots(2, 1)
     first, second = Holder(slots, 1), Holder(slots, 2)
     for holder in (first, second):

@@ -16,7 +16,7 @@ SEED = 5
 TRIALS = plan(SEED, 12)
 
 
-def test_the_trials_of_this_seed_meet_every_fate() -> None:
+def test_seed_covers_every_kind_of_failure() -> None:
     assert {trial.fate for trial in TRIALS} == set(Fate)
 
 
@@ -24,7 +24,7 @@ def test_the_trials_of_this_seed_meet_every_fate() -> None:
 # test_single_writer.py.
 @pytest.mark.soak
 @pytest.mark.parametrize("trial", TRIALS, ids=str)
-async def test_no_fate_leaves_a_process_or_loses_a_session(sandbox: Sandbox, trial: Trial) -> None:
+async def test_random_failures_leave_no_process_and_lose_no_session(sandbox: Sandbox, trial: Trial) -> None:
     place = Place(sandbox.root, sandbox.model_url)
     place.environment[RUN] = os.environ[RUN]
     finding = await run_trial(place, trial, os.environ[RUN])

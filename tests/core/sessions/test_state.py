@@ -40,7 +40,7 @@ async def test_nothing_follows_a_cancellation() -> None:
     assert state.state is State.CANCELLED
 
 
-async def test_a_silence_is_reported_once_and_ends_with_output() -> None:
+async def test_stall_is_reported_once_and_ends_with_output() -> None:
     reported: list[float] = []
     with stopped_clock() as clock:
         timer = StallTimer(10, lambda: True, reported.append)

@@ -41,19 +41,19 @@ def move(current: State, to: State) -> State:
 
 
 @every_row(("current", "to"), [pair for pair in PAIRS if pair[1] in LEGAL[pair[0]].split()])
-def test_a_legal_move_leads_where_it_says(current: State, to: State) -> None:
+def test_allowed_transition_reaches_its_state(current: State, to: State) -> None:
     assert move(current, to) is to
 
 
 @every_row("state", State)
-def test_staying_put_is_always_legal(state: State) -> None:
+def test_transition_to_the_same_state_is_allowed(state: State) -> None:
     assert move(state, state) is state
 
 
 @every_row(
     ("current", "to"), [pair for pair in PAIRS if pair[0] is not pair[1] and pair[1] not in LEGAL[pair[0]].split()]
 )
-def test_every_other_move_is_refused_by_name(current: State, to: State) -> None:
+def test_invalid_transitions_are_refused_with_their_name(current: State, to: State) -> None:
     with pytest.raises(IllegalMove, match=f"{current} -> {to}"):
         move(current, to)
 

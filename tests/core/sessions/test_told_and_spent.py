@@ -70,7 +70,7 @@ async def test_what_the_record_does_not_know_is_taken_from_the_transcript(
 
 
 @on_shared_loop
-async def test_a_changed_call_is_told_as_it_ran(shared: SharedSessions) -> None:
+async def test_changed_call_is_reported_with_the_input_that_ran(shared: SharedSessions) -> None:
     service, session = shared.service, await shared.session()
     turn = await service.send(session.id, script("Touch", tool("Bash", command="touch asked"), "done"))
     asked = await question(session)

@@ -49,7 +49,7 @@ def test_the_least_that_is_due_is_known_before_anything_is_claimed() -> None:
     assert ledger.due_usd == 0
 
 
-def test_a_dear_model_of_a_family_is_due_at_its_own_price() -> None:
+def test_expensive_model_of_a_family_has_its_own_price() -> None:
     for model in ("claude-opus-4-1-20250805", "claude-opus-4-20250514"):
         ledger = TrafficLedger()
         ledger.count(Usage({model: ModelUsage(1_000_000, 0)}))

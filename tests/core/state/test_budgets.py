@@ -59,7 +59,7 @@ def test_a_new_day_and_a_new_month_warn_anew(spending: Spending, clock: Clock) -
     assert [warning.budget for warning in spend(spending, "alice", 85.0, MONTH)] == [MONTH]
 
 
-def test_a_budget_that_was_raised_is_another_one(spending: Spending) -> None:
+def test_raised_budget_warns_again(spending: Spending) -> None:
     assert len(spend(spending, "alice", 90.0, MONTH)) == 1
     more = Budget(200.0)
     assert spend(spending, "alice", 10.0, more) == []
@@ -82,7 +82,7 @@ def test_that_of_a_group_is_warned_of_once_whoever_of_it_spends(tmp_path: Path, 
     assert spend(spending, "alice", 10.0, GROUP) == []
 
 
-def test_the_next_server_says_nothing_and_knows_what_was_said(spending: Spending, tmp_path: Path, clock: Clock) -> None:
+def test_next_server_repeats_no_warning(spending: Spending, tmp_path: Path, clock: Clock) -> None:
     assert len(spend(spending, "alice", 85.0, MONTH)) == 1
     later = Spending(Database(tmp_path / "state"), clock)
     assert spend(later, "alice", 5.0, MONTH) == []
@@ -127,7 +127,7 @@ def test_what_a_server_that_has_ended_did_not_come_to_say_the_next_one_says(tmp_
     assert [known.spent for known in second.warnings()] == [90.0]
 
 
-def test_what_was_said_is_said(spending: Spending, tmp_path: Path, clock: Clock) -> None:
+def test_history_is_complete(spending: Spending, tmp_path: Path, clock: Clock) -> None:
     (warning,) = spend(spending, "alice", 85.0, MONTH)
     spending.note_announced(warning)
     assert Spending(Database(tmp_path / "state"), clock).take_unannounced() == []

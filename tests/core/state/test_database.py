@@ -306,7 +306,7 @@ def test_many_threads_find_the_tables_that_one_of_them_asks_for(database: Databa
     assert all(database.rows(f"SELECT * FROM {name}") == [("x",)] for name in names)
 
 
-def test_half_a_step_of_a_plug_in_leaves_nothing(database: Database) -> None:
+def test_failed_plugin_migration_leaves_nothing(database: Database) -> None:
     database.use(Tables("pets", ("CREATE TABLE pets (name TEXT) STRICT; CREATE TABLE pets (name TEXT) STRICT;",)))
     with pytest.raises(StateUnavailable):
         put(database, "a", "b")

@@ -122,7 +122,7 @@ def test_a_session_is_not_free_where_that_cannot_be_told(tmp_path: Path) -> None
     assert not leases.may_be_held(SESSION)
 
 
-def test_an_id_of_which_nothing_can_be_told_counts_as_taken(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unverifiable_id_counts_as_taken(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
     leases.take(OTHER).release()
     assert (leases.was_ever_leased(OTHER), leases.was_ever_leased(SESSION)) == (True, False)
 

@@ -159,7 +159,7 @@ def test_a_record_of_another_session_in_its_place_is_refused(database: Database,
         records.read(limited.session_id)
 
 
-def test_what_cannot_be_read_is_no_absence(records: SessionRecords, database: Database) -> None:
+def test_unreadable_is_not_treated_as_absent(records: SessionRecords, database: Database) -> None:
     kept = record()
     records.write(kept)
     database.close()

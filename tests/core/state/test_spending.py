@@ -35,7 +35,7 @@ def test_amounts_add_up_by_caller(database: Database) -> None:
     assert (spending.today("alice"), spending.today("bob"), spending.today("carol")) == (2.0, 4.0, 0.0)
 
 
-def test_another_server_and_the_next_one_know(database: Database) -> None:
+def test_other_and_later_servers_see_it(database: Database) -> None:
     clock = Clock()
     one, two = Spending(database, clock), Spending(database, clock)
     spend(one, "alice", 1)
@@ -48,7 +48,7 @@ def test_another_server_and_the_next_one_know(database: Database) -> None:
     assert one.today("alice") == two.today("alice") == later.today("alice") == 3
 
 
-def test_a_new_day_begins_with_nothing(database: Database) -> None:
+def test_new_day_starts_at_zero(database: Database) -> None:
     clock = Clock()
     spending = Spending(database, clock)
     spend(spending, "alice", 1)
@@ -187,7 +187,7 @@ def test_what_is_spent_in_a_group_is_the_groups_also_when_its_person_has_left(da
     ]
 
 
-def test_amounts_that_are_on_their_way_at_once_are_all_the_groups(database: Database) -> None:
+def test_concurrent_costs_all_count_for_the_group(database: Database) -> None:
     spending = Spending(database, Clock(), lambda _: ["leads"])
     noted = [spending.note("alice", usd, "a-session") for usd in (1.0, 2.0, 1.0)]
     for amount in reversed(noted):

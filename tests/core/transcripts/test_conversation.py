@@ -91,7 +91,7 @@ def test_results_of_calls_that_ran_at_once_are_found_on_their_side_branches(tmp_
     assert read_outline(path).left_behind == 0
 
 
-def test_a_call_of_the_same_answer_is_there_whichever_of_them_ended_last(tmp_path: Path) -> None:
+def test_calls_of_one_answer_are_kept_in_any_order_of_completion(tmp_path: Path) -> None:
     parts = [answer("a", "p", "Both."), answer("b", "a", call("One")), answer("c", "b", call("Two"))]
     for part in parts:
         part["message"]["id"] = "msg_1"
@@ -325,13 +325,13 @@ def test_pages_one_after_the_other_are_the_whole(tmp_path: Path, size: int) -> N
 
 
 @pytest.mark.parametrize("cursor", ["", "x", "1.", ".5", "1.5.7", "1e3", "٣", "1 ", "9" * 40])
-def test_what_is_no_cursor_is_refused(tmp_path: Path, cursor: str) -> None:
+def test_invalid_cursor_is_refused(tmp_path: Path, cursor: str) -> None:
     path = written(tmp_path, prompt("1", None, "first"))
     with pytest.raises(ValueError, match="cursor"):
         read_page(path, read_outline(path), cursor, 10, Detail(), lambda value: value)
 
 
-def test_a_secret_is_taken_out_before_a_page_could_tear_it(tmp_path: Path) -> None:
+def test_secret_is_redacted_before_text_is_paged(tmp_path: Path) -> None:
     path = written(tmp_path, prompt("1", None, "first"), answer("2", "1", "x" * 40 + "SECRET" + "y" * 40))
     found = read_outline(path)
     for size in range(1, 120):
@@ -395,7 +395,7 @@ def test_thinking_is_left_out_unless_it_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("kind", ["symlink", "fifo"])
-def test_what_is_no_file_of_its_own_is_not_read(tmp_path: Path, kind: str) -> None:
+def test_link_or_shared_file_is_not_read(tmp_path: Path, kind: str) -> None:
     target = Path(written(tmp_path, prompt("1", None, "of somebody else")))
     path = tmp_path / "agent-a1.jsonl"
     if kind == "symlink":

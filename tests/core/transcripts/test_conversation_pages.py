@@ -75,7 +75,7 @@ def test_a_page_ends_before_the_turn_with_a_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["", ".", "x", "-1", "1.", ".1", "1.2.3", "²", "1.²", "1" * 10])
-def test_what_is_no_place_is_refused(tmp_path: Path, before: str) -> None:
+def test_invalid_position_is_refused(tmp_path: Path, before: str) -> None:
     with pytest.raises(ValueError, match="place"):
         read(conversation(tmp_path), before, Extent(1000))
 
@@ -91,7 +91,7 @@ def test_a_long_result_is_cut_with_a_mark_and_whole_by_its_id(tmp_path: Path) ->
     assert (len(whole.result), whole.cut) == (60_000, False)
 
 
-def test_a_secret_is_taken_out_before_a_cut_could_tear_it(tmp_path: Path) -> None:
+def test_secret_is_redacted_before_text_is_cut(tmp_path: Path) -> None:
     secret = "s3cret-" * 4
     path = written(
         tmp_path,

@@ -58,7 +58,7 @@ def by_day(found: TranscriptSummary) -> dict[str, float]:
     return {line.name: round(line.usd, 9) for line in cost_lines(session, "day")}
 
 
-def test_a_cost_is_laid_on_the_days_on_which_the_model_answered() -> None:
+def test_cost_is_assigned_to_the_days_of_the_answers() -> None:
     found = summary(answer(1, 1, 30), answer(2, 2, 10), costs(0.4))
     assert by_day(found) == {"2026-11-01": 0.3, "2026-11-02": 0.1}
 

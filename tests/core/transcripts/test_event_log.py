@@ -74,7 +74,7 @@ def test_events_are_numbered_from_one_and_dated_in_order() -> None:
     assert log.last_seq == 3
 
 
-def test_an_empty_log_has_nothing_and_lacks_nothing() -> None:
+def test_empty_log_has_no_events_and_no_gap() -> None:
     log = filled([])
     assert (log.first_seq, log.last_seq, log.size) == (1, 0, 0)
     assert list(log.after(0)) == []
@@ -100,7 +100,7 @@ def test_the_latest_of_a_kind_are_found_among_others() -> None:
 # -- bounds -----------------------------------------------------------------------------------------------------
 
 
-def test_only_so_many_events_are_kept_and_the_gap_is_told() -> None:
+def test_kept_events_are_limited_and_the_gap_is_reported() -> None:
     log = filled(lines(*"abcdef"), max_events=2)
     gap, *rest = log.after(1)
     assert isinstance(gap, Gap)
@@ -115,7 +115,7 @@ def test_a_cursor_at_the_edge_of_what_is_kept_has_no_gap() -> None:
     assert [type(event) for event in log.after(4)] == [Output, Output]
 
 
-def test_only_so_many_bytes_are_kept() -> None:
+def test_kept_bytes_are_limited() -> None:
     events = [Message({"text": "x"}, size=1000) for _ in range(100)]
     log = filled(events, max_bytes=10_000)
     assert log.size <= 10_000
@@ -152,7 +152,7 @@ def large(kind: type[Event]) -> Event:
 
 
 @pytest.mark.parametrize("kind", [Message, Output, TurnStarted, TurnEnded, QuestionOpened])
-def test_an_event_weighs_what_it_carries(kind: type[Event]) -> None:
+def test_event_size_counts_its_content(kind: type[Event]) -> None:
     assert 100_000 <= large(kind).size < 101_000
 
 
@@ -234,7 +234,7 @@ def test_replay_from_the_middle_of_an_entry_gives_the_rest_of_it() -> None:
     assert (run.first, run.seq, run.text) == (3, 5, "llo")
 
 
-def test_a_replayed_entry_does_not_grow_behind_the_readers_back() -> None:
+def test_replayed_entry_is_immutable() -> None:
     log = filled(fragments("he"))
     subscription = log.subscribe(after=0)
     (replayed,) = log.after(0)
@@ -419,7 +419,7 @@ def test_the_cursors_of_a_restored_log_hold_for_what_was_restored_alone() -> Non
     assert first.position(first.cursor(4)) == 4
 
 
-def test_nobody_is_told_of_what_is_restored() -> None:
+def test_observers_are_not_notified_of_restored_events() -> None:
     told: list[Event] = []
     log = EventLog(10, 10_000, told.append)
     log.restore([Output("old")], "aa")
@@ -429,6 +429,6 @@ def test_nobody_is_told_of_what_is_restored() -> None:
 
 
 @pytest.mark.parametrize("cursor", ["", "7", "aa", "aa-", "-7", "aa--7", "aa-1 ", "AA-1", "aa-١", "a" * 33 + "-1"])
-def test_what_is_no_cursor_is_refused(cursor: str) -> None:
+def test_invalid_cursor_is_refused(cursor: str) -> None:
     with pytest.raises(ValueError, match="cursor"):
         EventLog(10, 10_000).position(cursor)

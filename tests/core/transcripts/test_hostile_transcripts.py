@@ -340,7 +340,7 @@ def sessions_with(disk: Disk, outside: Path) -> list[str]:
     return [disk.write(lines(user("hello", cwd=place), spent)) for place in places]
 
 
-def test_a_list_by_name_does_not_tell_what_there_is(tmp_path: Path) -> None:
+def test_listing_by_name_reveals_no_other_sessions(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     there, missing, link, no_link = sessions_with(disk, tmp_path / "outside")
     project = str(disk.project)
@@ -350,7 +350,7 @@ def test_a_list_by_name_does_not_tell_what_there_is(tmp_path: Path) -> None:
     assert {link, no_link}.isdisjoint(ids(disk.catalog, project=project, by_name=True))
 
 
-def test_costs_of_an_owner_do_not_tell_what_there_is(tmp_path: Path) -> None:
+def test_costs_of_an_owner_reveal_no_other_sessions(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     there, missing, link, _ = sessions = sessions_with(disk, tmp_path / "outside")
     records = {each: Summary("alice", False, False, State.IDLE, {"opus": [0, 0, 0, 0, 1.0]}) for each in sessions}

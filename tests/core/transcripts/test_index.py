@@ -90,7 +90,7 @@ def test_a_transcript_that_was_replaced_by_a_longer_one_is_read_from_the_start(d
     ],
     ids=["rubbish", "empty", "cut", "another version", "a directory", "no facts", "other facts"],
 )  # fmt: skip
-def test_a_damaged_index_is_built_anew(disk: Disk, damage: object) -> None:
+def test_damaged_index_is_rebuilt(disk: Disk, damage: object) -> None:
     made = [disk.session(f"number {number}") for number in range(3)]
     first = kept(disk)
     assert ids(first, text="number") == made[::-1]
@@ -158,7 +158,7 @@ def test_several_processes_share_one_index(disk: Disk) -> None:
     assert [process.communicate()[0].split() for process in running] == [[str(len(made))] * 5] * 3
 
 
-def test_what_is_gone_is_forgotten(disk: Disk) -> None:
+def test_removed_files_are_forgotten(disk: Disk) -> None:
     gone, stays = disk.session("number one"), disk.session("number two")
     assert len(ids(kept(disk), text="number")) == 2
     disk.path_of(gone).unlink()
@@ -238,7 +238,7 @@ def test_an_entry_tells_times_count_model_and_cost(disk: Disk) -> None:
 # -- versions -----------------------------------------------------------------------------------------------------
 
 
-def test_another_form_of_what_is_kept_has_another_version() -> None:
+def test_changed_index_format_has_another_version() -> None:
     """If this fails, raise `VERSION` in `core/transcripts/index.py`, and take over the new number here."""
     form = "\n".join((*SCHEMA, *(f"{each.name}: {each.type}" for each in fields(TranscriptSummary))))
     assert (VERSION, zlib.crc32(form.encode())) == (3, 226722435)

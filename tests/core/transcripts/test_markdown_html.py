@@ -79,7 +79,7 @@ def test_only_addresses_of_the_web_and_of_mail_are_links(address: str) -> None:
         assert list(links(markdown_html(text))) == []
 
 
-def test_a_link_takes_nothing_along() -> None:
+def test_link_target_is_not_copied() -> None:
     html = markdown_html('[a](HTTPS://example.org/"x" "onclick=alert(1)") [b](mailto:a@example.org)')
     assert [attributes for tag, attributes in Elements(html).found if tag == "a"] == [
         {"href": "HTTPS://example.org/%22x%22", "rel": "noopener noreferrer"},

@@ -39,7 +39,7 @@ from .catalog_disk import Disk, ids, lines, typed, user
     ],
     ids=lambda content: content[:12].hex(),
 )
-def test_what_is_no_conversation_is_not_listed_and_breaks_nothing(disk: Disk, content: bytes) -> None:
+def test_files_without_a_conversation_are_not_listed(disk: Disk, content: bytes) -> None:
     good = disk.session("hello")
     bad = disk.write(content)
     assert ids(disk.catalog) == [good]
@@ -48,7 +48,7 @@ def test_what_is_no_conversation_is_not_listed_and_breaks_nothing(disk: Disk, co
     assert list(disk.catalog.transcript_lines(bad)) in ([], ["> subagent"], ["> cwd is a number"])
 
 
-def test_a_damaged_line_costs_only_itself(disk: Disk) -> None:
+def test_damaged_line_is_skipped_alone(disk: Disk) -> None:
     where = str(disk.project)
     torn = b'{"type":"user","message":{"role":"user","con\n' + lines(user("hello", cwd=where)) + b'{"type":"us'
     session_id = disk.write(torn)
@@ -118,7 +118,7 @@ def test_the_newest_come_first_up_to_the_limit(disk: Disk) -> None:
     assert ids(disk.catalog, limit=0) == ids(disk.catalog, limit=-1) == []
 
 
-def test_files_that_are_no_session_do_not_count_against_the_limit(disk: Disk) -> None:
+def test_other_files_do_not_count_against_the_limit(disk: Disk) -> None:
     good = disk.session("hello")
     for _ in range(3):
         disk.write(b"rubbish")
@@ -376,7 +376,7 @@ def test_no_more_files_are_opened_than_are_asked_for(disk: Disk) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["", "x", "../../etc/passwd", "*", "\x00", f"{uuid.UUID(int=7)}/.."])
-def test_what_is_no_session_id_finds_nothing(disk: Disk, wrong: str) -> None:
+def test_invalid_session_id_finds_nothing(disk: Disk, wrong: str) -> None:
     disk.session("hello")
     assert disk.catalog.find(wrong) is None
     assert list(disk.catalog.transcript_lines(wrong)) == []

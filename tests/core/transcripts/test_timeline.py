@@ -67,7 +67,7 @@ def test_only_calls_that_always_ask_are_waits_and_only_with_a_result() -> None:
 
 
 @pytest.mark.parametrize("claim", ["soon", "9" * 39, 5, None, ["x"], {}, "2026-99-99T00:00:00Z"])
-def test_what_is_no_time_is_left_out(claim: Any) -> None:
+def test_invalid_time_is_omitted(claim: Any) -> None:
     prompt = line("1", None, "user", "Go on", at(0))
     turn, waits = times(prompt, asks("2", "1", claim), gets("3", "2", at(3)), says("4", "3", claim))
     assert turn == TurnTime(1, seconds(0), seconds(3), "Go on")

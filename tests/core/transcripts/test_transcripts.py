@@ -59,7 +59,7 @@ def test_the_last_costs_count_however_far_back_they_are(transcripts: Transcripts
 @pytest.mark.parametrize(
     "mention", [{**USER, "x": "cost-state"}, {**USER, "message": {"content": '{"type":"cost-state"}'}}]
 )
-def test_a_message_about_costs_is_not_taken_for_them(
+def test_message_text_about_costs_is_not_parsed_as_costs(
     mention: dict[str, Any], transcripts: Transcripts, tmp_path: Path
 ) -> None:
     write(tmp_path, cost(0.5), mention)
@@ -75,7 +75,7 @@ def test_a_transcript_without_costs_has_cost_nothing(transcripts: Transcripts, t
     assert found.usage == Usage()
 
 
-def test_damaged_lines_are_passed_over(transcripts: Transcripts, tmp_path: Path) -> None:
+def test_damaged_lines_are_skipped(transcripts: Transcripts, tmp_path: Path) -> None:
     write(tmp_path, "{", "null", "[1]", "\udcff".encode("utf-8", "replace").decode(), "", USER, '{"type": "assist')
     assert transcripts.resumable(SESSION)
     found = transcripts.read(SESSION)
@@ -148,7 +148,7 @@ def test_an_unknown_session_is_none_with_and_without_projects(transcripts: Trans
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo])
-def test_what_is_no_file_is_no_transcript(
+def test_non_regular_file_is_not_a_transcript(
     make: Callable[[Path], None], transcripts: Transcripts, tmp_path: Path
 ) -> None:
     path = write(tmp_path, USER)

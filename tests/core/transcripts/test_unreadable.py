@@ -188,7 +188,7 @@ def test_a_directory_that_cannot_be_listed_keeps_its_files(
     assert ids(catalog) == [later, *made]
 
 
-def test_a_history_that_cannot_be_read_is_what_it_was(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_history_keeps_its_last_content(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, failing = disk.session("hello"), disk.session("hello"), Failing(monkeypatch, errno.EIO)
     typed = {"display": "hello", "timestamp": (disk.clock + 5) * 1000, "project": "/x", "sessionId": first}
     disk.remember(typed)
@@ -203,7 +203,7 @@ def test_a_history_that_cannot_be_read_is_what_it_was(disk: Disk, monkeypatch: p
     assert ids(catalog) == [first, second]
 
 
-def test_a_session_that_cannot_be_looked_for_is_not_said_to_be_none(
+def test_failed_session_lookup_is_not_reported_as_missing(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session_id = disk.session("hello")

@@ -29,7 +29,7 @@ def append(path: Path) -> None:
 
 
 @pytest.mark.parametrize("reports", [kernel, LibraryReports])
-async def test_a_change_wakes_who_follows_the_file_and_nobody_else(tmp_path: Path, reports: Any) -> None:
+async def test_change_notifies_only_followers_of_the_file(tmp_path: Path, reports: Any) -> None:
     mine, other = tmp_path / "mine", tmp_path / "other"
     follower = FileFollower(reports)
     async with (
@@ -106,7 +106,7 @@ async def test_nothing_is_left_open_when_nobody_follows(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify")
-async def test_who_must_see_a_file_unchanged_for_a_while_waits_that_long_also_where_nothing_is_noted(
+async def test_follower_waits_for_the_settle_time_without_inotify(
     tmp_path: Path,
 ) -> None:
     # With no descriptor left for the kernel's reports, the file is looked at again and again.

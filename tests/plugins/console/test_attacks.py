@@ -171,7 +171,7 @@ def test_the_policy_of_the_page_allows_its_own_scripts_and_nothing_else(console:
 
 
 @pytest.mark.parametrize("path", ["/api/me", "/api/sessions", "/api/push", "/api/questions", "/api/nothing"])
-def test_no_data_is_kept_on_the_way(alice: Browser, path: str) -> None:
+def test_buffering_is_off_for_streams(alice: Browser, path: str) -> None:
     assert alice.get(path).headers["cache-control"] == "no-store"
 
 
@@ -197,7 +197,7 @@ def test_no_path_leads_to_another_place_or_another_file(console: Console, alice:
         (b"\xff\xfe", 400),
     ],
 )
-def test_a_body_that_is_no_request_is_refused_in_one_sentence(alice: Browser, body: bytes, status: int) -> None:
+def test_invalid_request_body_is_refused_with_one_sentence(alice: Browser, body: bytes, status: int) -> None:
     refused = alice.ask("POST", "/api/sessions", body)
     assert refused.status == status
     assert refused.code == "INVALID_ARGUMENT"
@@ -215,7 +215,7 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(alice: Browser) -
     connection.close()
 
 
-def test_a_wrong_token_in_the_header_is_not_forgiven_for_a_good_cookie(alice: Browser) -> None:
+def test_invalid_token_is_refused_despite_a_valid_cookie(alice: Browser) -> None:
     assert alice.get("/api/me", Authorization="Bearer wrong").status == 401
     assert alice.get("/api/me", Authorization="Basic YTpi").status == 401
 

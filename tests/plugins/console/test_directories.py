@@ -51,7 +51,7 @@ def test_it_begins_with_the_directories_of_the_policy(confined: Console, eve: Br
     assert eve.get("/api/directories").json == {"recent": [], "roots": [str(allowed_of(confined))]}
 
 
-def test_what_is_below_is_listed_and_links_only_where_they_may_be_used(confined: Console, eve: Browser) -> None:
+def test_subdirectories_are_listed_and_links_only_if_allowed(confined: Console, eve: Browser) -> None:
     allowed = allowed_of(confined)
     listed = eve.get(f"/api/directories?path={allowed}").json
     assert listed == {

@@ -120,7 +120,7 @@ async def test_who_begins_to_watch_within_a_secret_does_not_see_it(service: Serv
     assert SECRET[:7] not in backlog
 
 
-def test_a_backlog_ends_where_no_secret_can_have_begun() -> None:
+def test_backlog_is_flushed_up_to_the_last_possible_secret_start() -> None:
     redactor = Redactor([SECRET])
     parts = ["see: ", SECRET[:4], SECRET[4:10]]
     assert whole_parts(parts, redactor) == 1
@@ -233,7 +233,7 @@ async def test_a_ring_is_bounded_by_bytes_and_a_read_by_size() -> None:
     assert total <= 1 << 20
 
 
-async def test_who_has_left_is_not_woken() -> None:
+async def test_departed_waiter_is_not_woken() -> None:
     ring, wake = Ring(), asyncio.Event()
     place = ring.join(wake)
     place.leave()

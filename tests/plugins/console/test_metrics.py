@@ -7,7 +7,7 @@ from .console_client import Browser
 from .test_conversation import ended, start
 
 
-def test_a_caller_finds_their_own_name_there_and_no_other(console: Console, alice: Browser) -> None:
+def test_metrics_show_a_caller_only_their_own_name(console: Console, alice: Browser) -> None:
     session = start(alice, console, script("Say it.", "Said."))
     ended(alice, session)
     shown = {

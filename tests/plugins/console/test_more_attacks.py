@@ -29,7 +29,7 @@ def test_who_is_not_signed_in_can_send_a_few_kilobytes_at_most(console: Console)
     connection.close()
 
 
-async def test_a_body_that_stops_half_way_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_incomplete_request_body_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web_answers, "_MAX_SILENCE", 0.05)
     parts = iter([{"type": "http.request", "body": b'{"ticket": "', "more_body": True}])
 
@@ -43,7 +43,7 @@ async def test_a_body_that_stops_half_way_is_given_up(monkeypatch: pytest.Monkey
     assert refused.value.status == 408
 
 
-def test_a_link_of_somebody_else_changes_nobodys_name_unasked(console: Console, alice: Browser) -> None:
+def test_sign_in_link_does_not_switch_accounts_without_confirmation(console: Console, alice: Browser) -> None:
     ticket = console.ticket("bob")
     refused = alice.post("/api/sign-in", {"ticket": ticket})
     assert (refused.status, refused.code) == (409, "OTHER_PERSON")

@@ -152,7 +152,7 @@ def test_another_server_of_the_same_state_hears_of_it(console: Console, alice: B
         assert carol.get(f"/api/sessions/{session}/turns").status == 404
 
 
-def test_for_watching_only_from_now_on_is_less(console: Console, alice: Browser, session: str) -> None:
+def test_share_reduced_to_watching_restricts(console: Console, alice: Browser, session: str) -> None:
     carol = console.browser("carol")
     share(alice, session, "carol", "answer")
     share(alice, session, "carol", "watch")
@@ -185,7 +185,7 @@ async def used(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.soak  # on the page: above
-async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThread) -> None:
+async def test_tools_are_also_denied(tmp_path: Path, model: ScriptedModelThread) -> None:
     with running_console(tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions,care") as console:
         async with client_of(console, "alice") as alice, client_of(console, "carol") as carol:
             step = tool("Write", file_path=str(console.project / "theirs.txt"), content="x")
@@ -230,7 +230,7 @@ async def test_the_same_holds_for_tools(tmp_path: Path, model: ScriptedModelThre
 
 
 @pytest.mark.soak  # on the page: above
-def test_the_same_holds_for_the_shell(tmp_path: Path, model: ScriptedModelThread) -> None:
+def test_shell_commands_are_also_denied(tmp_path: Path, model: ScriptedModelThread) -> None:
     with running_console(tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions,care") as console:
         alice = console.browser("alice")
         session = start(alice, console, script("Hello.", text("Hello!")))

@@ -86,7 +86,7 @@ def test_a_sign_in_outlives_the_server_and_ends_a_while_after_its_last_use(
     assert sign_ins.find(made.cookie, made.csrf) is None
 
 
-def test_nobody_ends_the_sign_in_of_somebody_else(sign_ins: SignIns) -> None:
+def test_sign_in_of_another_person_cannot_be_ended(sign_ins: SignIns) -> None:
     made = sign_ins.begin(ALICE, "")
     assert not sign_ins.end(made.sign_in.id, "bob")
     assert not sign_ins.end(f"../sign-ins/{made.sign_in.id}", "alice")

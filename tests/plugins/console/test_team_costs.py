@@ -148,7 +148,7 @@ def test_sessions_of_all_are_added_up_by_project_model_day_and_month_and_never_l
 
 
 @pytest.mark.parametrize("by", ["caller", "group", "project", "model", "day", "month", "session"])
-def test_everybody_else_is_refused_and_that_is_audited(team: Console, by: str) -> None:
+def test_other_callers_are_refused_and_audited(team: Console, by: str) -> None:
     bob = team.browser("bob")
     assert bob.get("/api/me").json["allCosts"] is False
     refused = bob.get(f"/api/costs?of=everybody&by={by}")

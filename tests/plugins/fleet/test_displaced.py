@@ -13,7 +13,7 @@ from .test_fleet_command import environment, running
 pytestmark = pytest.mark.programs
 
 
-def test_a_displaced_runner_ends_without_noise(tmp_path: Path) -> None:
+def test_displaced_runner_exits_silently(tmp_path: Path) -> None:
     server, laptop, copy = tmp_path / "server", tmp_path / "laptop", tmp_path / "copy"
     with running(server, "fleet", "up", "--listen", "127.0.0.1:0", "--name", "server") as up:
         up.until_said("--join ")

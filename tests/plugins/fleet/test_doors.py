@@ -117,7 +117,7 @@ async def test_of_two_machines_with_one_ticket_at_once_one_gets_in(
     assert sum(isinstance(result, MachineKey) for result in results) == 1
 
 
-async def test_a_machine_whose_answer_was_lost_finds_that_it_is_let_in(host: Host, tmp_path: Path) -> None:
+async def test_machine_detects_admission_after_a_lost_answer(host: Host, tmp_path: Path) -> None:
     ticket, file = await host.enrollment.ticket(), tmp_path / "machine.json"
     key = await join(ticket, file, "laptop")
     replace(key, admitted=False).save(file)  # as it was before the answer
@@ -249,7 +249,7 @@ def test_a_server_beyond_loopback_has_tls_and_keys(listen: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("url", ["nats://192.0.2.1:4222", "192.0.2.1", "nats://127.0.0.1,nats://example.org"])
-async def test_nobody_connects_in_the_clear_beyond_loopback(url: str) -> None:
+async def test_unencrypted_connections_beyond_loopback_are_refused(url: str) -> None:
     with pytest.raises(PlainText):
         await connect(url)
 
@@ -521,7 +521,7 @@ async def test_a_machine_takes_no_session_that_it_was_not_given(
         await a.confirm(held)
 
 
-async def test_a_request_that_says_two_things_is_passed_on_as_it_was_understood(
+async def test_ambiguous_request_is_forwarded_as_parsed(
     host: Host, machines: tuple[FleetConnection, FleetConnection]
 ) -> None:
     a, _ = machines

@@ -163,7 +163,7 @@ def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_sto
         (("fleet", "status", "--nats", "tls://192.0.2.1", "--creds", "/nothing"), 2, "No such file"),
     ],
 )
-def test_what_cannot_work_is_refused_with_the_reason(
+def test_unusable_combinations_are_refused_with_the_reason(
     arguments: tuple[str, ...], code: int, reason: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "user.creds"

@@ -18,7 +18,7 @@ HERE = Machine("m1", "one", __version__, "2.1.325", frozenset(), 4, 0, 8 << 30, 
 WHOLE = FleetState(0.3, __version__, (HERE,))
 
 
-def test_a_fleet_in_order() -> None:
+def test_healthy_fleet() -> None:
     found = list(judged(WHOLE))
     assert all(finding.ok for finding in found)
     machines, _, versions = found
@@ -47,7 +47,7 @@ def test_a_machine_that_is_gone_is_named() -> None:
     assert "laptop" in next(judged(replace(WHOLE, gone=("laptop",))))[2]
 
 
-def test_a_machine_of_no_fleet_is_not_asked_about_one(tmp_path: Path) -> None:
+def test_doctor_skips_fleet_checks_without_a_fleet(tmp_path: Path) -> None:
     assert list(check_fleet(load_settings({}, state_dir=tmp_path))) == []
 
 

@@ -503,7 +503,7 @@ async def test_the_lease_is_renewed_while_sessions_are_confirmed(fleet: FleetCon
         assert at.turns.calls == ["pause", "resume 1", "resume 1"]
 
 
-async def test_a_lapse_in_the_middle_makes_all_unconfirmed_again(fleet: FleetConnection) -> None:
+async def test_expired_lease_makes_all_sessions_unconfirmed(fleet: FleetConnection) -> None:
     async with confirming(fleet) as (at, first, second):
         at.ownership.let_through.release()
         await until_true(lambda: at.ownership.begun == ["s1", "s2"])

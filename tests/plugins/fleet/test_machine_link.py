@@ -317,7 +317,7 @@ async def test_a_machine_refuses_what_it_cannot_understand(
     assert reason in refusal_in(reply.data)
 
 
-async def test_nobody_takes_the_connections_of_all_others(engine: Running, fleet: FleetConnection) -> None:
+async def test_one_caller_cannot_use_up_all_connections(engine: Running, fleet: FleetConnection) -> None:
     async def on_call(_: sdk.Context, __: types.CallToolRequestParams) -> types.CallToolResult:
         raise AssertionError
 
@@ -333,7 +333,7 @@ async def test_nobody_takes_the_connections_of_all_others(engine: Running, fleet
 
 
 @pytest.mark.soak
-async def test_a_call_at_a_machine_that_is_killed_ends_with_the_reason(
+async def test_call_fails_with_reason_when_its_machine_is_killed(
     engine: Running, fleet: FleetConnection, model: ScriptedModelThread, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     command = [sys.executable, "-m", "tests.plugins.fleet.programs", "machine", engine.url, "m"]
@@ -395,7 +395,7 @@ async def test_a_gateway_serves_the_clients_of_a_shared_socket(
             await running
 
 
-async def test_a_machine_that_promises_rows_and_sends_none_is_not_asked_for_ever(
+async def test_machine_that_sends_no_rows_is_not_polled_forever(
     engine: Running, fleet: FleetConnection
 ) -> None:
     asked: list[Any] = []

@@ -143,7 +143,7 @@ async def test_members_are_found_by_id_and_by_a_name_that_is_not_ambiguous(fleet
 
 
 @pytest.mark.parametrize("value", [[], {**MACHINE.to_json(), "name": 3}, {**MACHINE.to_json(), "labels": None}])
-async def test_what_a_machine_reports_wrongly_hides_nobody_else(fleet: FleetConnection, value: object) -> None:
+async def test_wrong_machine_data_does_not_hide_other_machines(fleet: FleetConnection, value: object) -> None:
     async with Membership(fleet).followed() as membership:
         await fleet.jetstream.publish(names.entry(names.MACHINES, "wrong"), json.dumps(value).encode())
         async with reporting(fleet, MachineReport(MACHINE)):
@@ -178,7 +178,7 @@ async def test_machines_are_followed_on_after_the_server_was_restarted(tmp_path:
 @pytest.mark.parametrize(
     "report", [b"[" * 10_000, b'{"capacity": Infinity}', b'{"sessions": -1e999}', b'{"labels": {}}', b"\xff", b"7"]
 )
-async def test_a_report_that_makes_no_sense_hides_nobody_else(fleet: FleetConnection, report: bytes) -> None:
+async def test_invalid_machine_report_does_not_hide_other_machines(fleet: FleetConnection, report: bytes) -> None:
     async with Membership(fleet).followed() as membership:
         await fleet.jetstream.publish(names.entry(names.MACHINES, "b"), report)
         async with reporting(fleet, MachineReport(MACHINE)):

@@ -178,7 +178,7 @@ async def test_whoever_publishes_to_a_server_that_does_not_read_can_be_cancelled
             os.kill(server.pid, signal.SIGCONT)
 
 
-async def test_a_pong_that_comes_too_late_does_no_harm(tmp_path: Path) -> None:
+async def test_late_pong_is_ignored(tmp_path: Path) -> None:
     async with running(tmp_path) as server:
         connection = await connect(server.url)
 

@@ -336,7 +336,7 @@ async def test_nobody_is_sent_anything_before_it_is_known_who_may_sign_in(keeper
         assert hook.received.empty()
 
 
-async def test_a_budget_is_told_of_at_the_gateways_receivers_of_its_owner_or_its_group_once(
+async def test_budget_warning_is_pushed_once_to_receivers_of_owner_and_group(
     keepers: Keepers, start_service: StartService
 ) -> None:
     policy = Policy(OPEN_PROFILE, budgets={"leads": GroupBudget(monthly_usd=10)})

@@ -148,7 +148,7 @@ async def test_a_conversation_from_elsewhere_is_put_where_claude_code_looks_for_
 
 
 @pytest.mark.soak  # what is missing comes from the files: the test with NATS gone
-async def test_a_full_queue_is_given_up_for_the_files(
+async def test_full_queue_is_dropped_and_read_from_files(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session_copy, "MAX_QUEUED", 1000)
@@ -161,7 +161,7 @@ async def test_a_full_queue_is_given_up_for_the_files(
 
 
 @pytest.mark.soak  # test_moving.py, where its machine is lost
-async def test_a_machine_that_was_overtaken_is_told_and_writes_nothing_more(
+async def test_replaced_machine_is_notified_and_stops_writing(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     async with machine("one", fleet, Ledger(), tmp_path, model.url) as one:

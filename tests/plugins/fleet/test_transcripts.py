@@ -168,7 +168,7 @@ async def test_what_arrives_late_is_either_taken_or_refused_never_doubled(fleet:
     assert loaded[1:] == [*taken, *refused]
 
 
-async def test_a_batch_whose_writer_died_in_the_middle_counts_as_never_written(
+async def test_incomplete_batch_of_a_killed_writer_is_ignored(
     fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transcripts, "PART_BYTES", 100)

@@ -76,7 +76,7 @@ async def test_a_session_gets_a_free_machine_at_once_and_no_more_than_it_has_roo
     assert len(fleet.queue) == 0
 
 
-async def test_principals_take_turns_and_everybody_hears_of_their_position() -> None:
+async def test_principals_are_served_in_turn_and_get_their_position() -> None:
     full = replace(ROOM, sessions=2)
     fleet = Fleet(full)
     first, second, third, other = await fleet.queued("ann0", "ann1", "ann2", "bob0")
@@ -130,7 +130,7 @@ async def test_others_do_not_wait_behind_what_fits_nowhere_now() -> None:
     await asyncio.wait([waiting])
 
 
-async def test_a_client_hears_of_its_position_and_its_call_goes_on_when_there_is_room(
+async def test_queued_client_gets_its_position_and_continues_when_capacity_is_free(
     engine: Running, fleet: FleetConnection
 ) -> None:
     heard: list[str] = []

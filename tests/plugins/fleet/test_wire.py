@@ -93,7 +93,7 @@ async def test_lines_pass_in_both_directions_at_once(engine: Running) -> None:
             assert await take(other, len(lines)) == lines
 
 
-async def test_a_reader_that_stops_holds_its_writer_back(engine: Running) -> None:
+async def test_stopped_reader_applies_backpressure(engine: Running) -> None:
     line, sent = b"x" * 10_000, 0
     with anyio.fail_after(_LIMIT):
         async with two_sides(engine.url) as (one, other, _):
@@ -172,7 +172,7 @@ async def test_a_dead_peer_is_noticed(engine: Running) -> None:
         pytest.param(b"", id="nothing"),
     ],
 )
-async def test_a_part_that_cannot_be_the_next_ends_both_sides(engine: Running, forged: bytes) -> None:
+async def test_out_of_order_part_closes_both_sides(engine: Running, forged: bytes) -> None:
     with anyio.fail_after(_LIMIT):
         async with two_sides(engine.url) as (one, other, stranger):
             one.write(b"first\n")
@@ -207,7 +207,7 @@ async def test_parts_that_were_lost_with_a_server_end_both_sides(tmp_path: Path)
     assert taken == lines[: len(taken)]
 
 
-async def test_a_block_is_left_although_the_server_reads_nothing(tmp_path: Path) -> None:
+async def test_block_can_be_exited_while_the_server_does_not_read(tmp_path: Path) -> None:
     """With so much to send, a message waits for the server, and a client of nats-py drops the cancellation."""
     async with engine_at(tmp_path, "127.0.0.1:-1") as server:
         connection = await connect(server.url)

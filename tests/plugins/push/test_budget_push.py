@@ -30,7 +30,7 @@ def warned(who: str, group: str | None) -> AuditEvent:
 
 
 @pytest.mark.parametrize(("group", "told"), [(None, {"/alice"}), ("leads", {"/alice", "/bob"})], ids=["own", "group"])
-async def test_it_reaches_those_whom_it_concerns_and_nobody_else(
+async def test_warning_reaches_only_affected_people(
     start_service: StartService, tmp_path: Path, group: str | None, told: set[str]
 ) -> None:
     policy = Policy(OPEN_PROFILE, budgets={"leads": GroupBudget(monthly_usd=10)})

@@ -531,7 +531,7 @@ async def test_a_receiver_that_fails_is_tried_again_with_the_same_id(pushing: Pu
     assert {json.loads(one.body)["body"] for one in tries} == {"Finished: r"}
 
 
-async def test_a_dead_receiver_delays_no_other_and_never_the_one_who_tells(pushing: Pushing) -> None:
+async def test_unreachable_receiver_delays_neither_others_nor_the_sender(pushing: Pushing) -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute, receiving() as receiver:
         push = pushing(f"http://127.0.0.1:{mute.getsockname()[1]}", receiver.url)
         for number in range(200):

@@ -121,7 +121,7 @@ def notice(at: float, question: str | None = None) -> Notice:
     return Notice("question" if question else "ended", "s-1", "Fix it", "b", at, at + 10**6, question)
 
 
-async def test_what_nobody_wants_any_more_is_dropped(push: MakePush, service: Service) -> None:
+async def test_unwanted_messages_are_dropped(push: MakePush, service: Service) -> None:
     with receiving() as got:
         left, now = Deliveries(service.state), time.time()
         first = push()
@@ -167,7 +167,7 @@ async def test_what_waits_outlives_preferences_that_cannot_be_read(
         await until_true(lambda: not deliveries(service))
 
 
-async def test_news_outlive_preferences_that_cannot_be_read_and_keep_their_order(
+async def test_queued_notifications_survive_unreadable_preferences_in_order(
     push: MakePush, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with receiving() as got:

@@ -209,7 +209,7 @@ async def test_over_an_unencrypted_connection_a_credential_goes_to_loopback_alon
         ("X", "env:X", "a\r\nb"), ("X", "env:X", "é"),
     ],
 )  # fmt: skip
-def test_what_is_no_credential_is_refused(header: str, source: str, prefix: str | None) -> None:
+def test_invalid_credential_is_refused(header: str, source: str, prefix: str | None) -> None:
     with pytest.raises(ValueError, match=r"header|from|prefix"):
         parse_credential("api.test", header, source, prefix)
 
@@ -223,7 +223,7 @@ def test_what_is_no_credential_is_refused(header: str, source: str, prefix: str 
         ("X-Api-Key", " abc\n", None, "abc"),
     ],
 )
-def test_what_a_header_says(header: str, value: str, prefix: str | None, sent: str) -> None:
+def test_header_parsing(header: str, value: str, prefix: str | None, sent: str) -> None:
     rule = parse_credential("api.test", header, "env:X", prefix)
     assert read_credential(rule, {"X": value}).value == sent
 

@@ -175,7 +175,7 @@ NOT_ALLOWED: dict[str, tuple[object, str]] = {
 
 
 @pytest.mark.parametrize("name", NOT_ALLOWED)
-def test_what_would_have_the_api_reach_somewhere_is_refused(name: str) -> None:
+def test_request_that_makes_the_api_fetch_is_refused(name: str) -> None:
     request, reason = NOT_ALLOWED[name]
     with pytest.raises(RequestNotAllowed, match=reason):
         rebuilt(request)
@@ -209,7 +209,7 @@ def test_of_a_field_that_is_there_twice_one_is_sent() -> None:
         rebuilt_request(b'{"tools": [], "tools": [{"type": "web_fetch_20250910"}]}', NOTHING_MORE)
 
 
-def test_an_operator_allows_the_search_of_the_web_and_nothing_beside_it() -> None:
+def test_allowed_web_search_allows_nothing_else() -> None:
     searching = ModelAccess(server_tools=frozenset({"web_search"}))
     found = saying({"type": "server_tool_use", "id": "t", "name": "web_search", "input": {"query": "x"}})
     assert rebuilt(body(tools=[SEARCH]), searching) == body(tools=[SEARCH])

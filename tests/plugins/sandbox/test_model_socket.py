@@ -189,7 +189,7 @@ async def said(path: Path, request: bytes) -> bytes:
     return answer
 
 
-async def test_a_request_that_hides_in_another_is_not_sent(tmp_path: Path) -> None:
+async def test_smuggled_request_is_not_forwarded(tmp_path: Path) -> None:
     hidden = f"POST /v1/messages HTTP/1.1\r\nHost: a\r\nx-api-key: {PLACEHOLDER}\r\n\r\n"
     async with opened(tmp_path) as (upstream, _, path):
         await said(path, f"GET /v1/models HTTP/1.1\nHost: a\n\n{hidden}".encode())
@@ -373,7 +373,7 @@ async def test_an_api_that_cannot_be_reached_costs_nothing(tmp_path: Path) -> No
         socket.close()
 
 
-async def test_garbage_writes_two_lines_however_much_of_it_there_is(
+async def test_garbage_is_logged_in_at_most_two_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with opened(tmp_path) as (_, socket, path):

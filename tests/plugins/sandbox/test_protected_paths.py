@@ -125,7 +125,7 @@ def test_what_nobody_listed_is_judged_more_strictly(machine: Machine, wish: str)
 
 
 @pytest.mark.parametrize("wish", ["/usr/src/linux", "/etc/apt", "/proc/self", "/"])
-def test_nobody_chooses_to_work_in_the_system(machine: Machine, wish: str) -> None:
+def test_system_directories_cannot_be_working_directories(machine: Machine, wish: str) -> None:
     assert machine.protected().conflict_of_choice(wish) is not None
 
 

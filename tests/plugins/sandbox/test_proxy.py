@@ -110,7 +110,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize(("sent", "expected"), REFUSED)
-async def test_what_is_refused_reaches_nobody(sent: str, expected: int) -> None:
+async def test_refused_call_reaches_no_server(sent: str, expected: int) -> None:
     async with serving() as web:
         hosts = [LISTED, "*.below.example", *NAMES]
         names = {**NAMES, LISTED: ["127.0.0.1"]}
@@ -201,7 +201,7 @@ async def test_a_tunnel_in_which_nothing_moves_is_closed(monkeypatch: pytest.Mon
         (b"HTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", 200),
     ],
 )
-async def test_what_a_server_may_answer(answer: bytes, expected: int) -> None:
+async def test_valid_server_answers(answer: bytes, expected: int) -> None:
     async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
@@ -284,7 +284,7 @@ asyncio.run(main())
 """
 
 
-def test_a_lookup_that_never_ends_does_not_keep_the_server() -> None:
+def test_hanging_lookup_does_not_block_shutdown() -> None:
     subprocess.run([sys.executable, "-c", HANGING], check=True, timeout=HANG_SECONDS)
 
 

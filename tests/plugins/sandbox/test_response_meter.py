@@ -52,7 +52,7 @@ def test_what_the_model_says_lowers_nothing(text: str) -> None:
 
 
 @pytest.mark.parametrize("piece", [7, 64, 1 << 16])
-def test_an_answer_is_not_over_because_it_speaks_of_its_end(piece: int) -> None:
+def test_text_about_the_end_does_not_end_an_answer(piece: int) -> None:
     spoken = {"type": "message_stop", "line": "\nevent: message_stop\n"}
     block = {"type": "tool_use", "name": "Note", "input": spoken}
     body = {"model": "claude-opus-5-5", "content": [block], "usage": {**START, **FINAL}}
@@ -85,7 +85,7 @@ def test_what_used_nothing_costs_nothing(status: int, body: bytes) -> None:
     assert metered(body, status=status) == Usage()
 
 
-def test_little_is_kept_of_a_long_answer() -> None:
+def test_only_part_of_a_long_answer_is_kept() -> None:
     meter = ResponseMeter(200)
     random.seed(4)
     for _ in range(200):

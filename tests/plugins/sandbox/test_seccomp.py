@@ -160,7 +160,7 @@ async def test_the_kernel_refuses_them_in_a_sandbox_and_not_outside(place: Place
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the way of calling is that of x86")
-async def test_a_call_in_the_way_of_32_bits_ends_the_program(place: Place) -> None:
+async def test_32_bit_system_call_kills_the_program(place: Place) -> None:
     code = (
         "import ctypes, mmap; m = mmap.mmap(-1, 4096, prot=7); "
         "m.write(bytes.fromhex('b814000000cd80c3')); "  # mov eax, 20 (getpid); int 0x80; ret

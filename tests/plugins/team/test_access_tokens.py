@@ -141,7 +141,7 @@ ATTACKS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-async def test_nothing_else_counts(issuer: Issuer, attack: str) -> None:
+async def test_other_names_are_not_recognized(issuer: Issuer, attack: str) -> None:
     assert await tokens(issuer).check(ATTACKS[attack](issuer.claims(RESOURCE))) is None
 
 
@@ -200,7 +200,7 @@ async def test_an_issuer_that_cannot_be_reached_is_no_reason_to_call_a_token_wro
 
 
 @pytest.mark.parametrize("lie", ["the metadata of another issuer", "a huge answer", "no JSON", "keys over plain HTTP"])
-async def test_what_an_issuer_may_not_answer(issuer: Issuer, lie: str) -> None:
+async def test_invalid_issuer_answers(issuer: Issuer, lie: str) -> None:
     metadata = "/.well-known/oauth-authorization-server"
     match lie:
         case "the metadata of another issuer":
@@ -254,7 +254,7 @@ async def test_a_token_that_is_not_signed_is_asked_about_once_for_a_while(issuer
     ],
     ids=str,
 )
-async def test_an_answer_that_says_less_than_yes_is_no(issuer: Issuer, answer: dict[str, Any]) -> None:
+async def test_anything_but_yes_is_no(issuer: Issuer, answer: dict[str, Any]) -> None:
     issuer.active["opaque"] = {**issuer.claims(RESOURCE), **answer}
     assert await asking(issuer).check("opaque") is None
 
@@ -415,7 +415,7 @@ def test_what_is_for_another_authorization_server_is_refused_where_this_one_is_o
 # -- callers ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_person_is_no_caller_with_a_token_whatever_the_claims_say(issuer: Issuer) -> None:
+async def test_person_cannot_take_the_name_of_a_token_caller(issuer: Issuer) -> None:
     callers = TokenCallers(settings(issuer, CLAUDE_CODE_MCP_TOKEN=TOKEN), tokens(issuer), nobody_objects)
     assert callers.required
     person = await callers.by_token(sign(issuer.claims(RESOURCE)))

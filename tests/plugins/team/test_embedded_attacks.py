@@ -304,7 +304,7 @@ async def test_a_scope_is_granted_once_however_often_it_is_asked_for(served: Emb
     assert answer.json()["scope"] == "claude-code"
 
 
-async def test_a_foreign_page_decides_nothing(served: Embedded, ann: Device) -> None:
+async def test_page_of_another_site_cannot_answer_questions(served: Embedded, ann: Device) -> None:
     client = await PlainClient.registered(served)
     form = form_of(await ann.consent_page(client.address()))
     signed = ann.signed(form)
@@ -418,7 +418,7 @@ async def test_a_passkey_must_be_known_verified_and_of_this_origin(served: Embed
 @pytest.mark.parametrize(
     "credential", ["[" * 16_000, '{"rawId":' * 1700, "null", '"x"', "1e999", '{"rawId": "\\ud800"}']
 )
-async def test_what_is_no_credential_is_a_passkey_that_is_not_known(
+async def test_invalid_credential_is_an_unknown_passkey(
     served: Embedded, ann: Device, credential: str
 ) -> None:
     form = form_of(await ann.consent_page((await PlainClient.registered(served)).address()))
@@ -634,7 +634,7 @@ async def test_an_address_has_so_many_documents_read_and_no_more(served: Embedde
         assert (await http.get(client.address())).status_code == 302, "who has registered goes on"
 
 
-def test_a_client_is_what_it_is_here_and_not_what_it_says() -> None:
+def test_client_identity_comes_from_the_connection_not_its_claims() -> None:
     said = {"redirect_uris": [CALLBACK], "client_name": "x" * 500, "scope": "admin", "grant_types": ["implicit"]}
     client = client_from({**said, "token_endpoint_auth_method": "client_secret_post"}, "id", "https://a.example.org")
     assert client.scope == "claude-code"

@@ -119,7 +119,7 @@ async def test_an_address_asks_for_so_many_tokens_and_is_then_told_when_to_come_
         assert (await http.get("/.well-known/oauth-authorization-server")).status_code == 200
 
 
-async def test_a_client_that_was_let_in_by_an_older_rule_registers_again(start_service: StartService) -> None:
+async def test_client_registered_under_older_rules_registers_again(start_service: StartService) -> None:
     service = await start_service()
     app = served(service).app
     grants = OAuthGrants(database_in(service.settings.state_dir))
@@ -163,7 +163,7 @@ async def test_who_is_removed_while_they_are_being_let_in_is_not(
     assert await way.admit_grant(grant_of(person, 2e9), 2e9) is None
 
 
-async def test_nobody_else_comes_by_the_name_of_somebody_who_is_invited(tmp_path: Path) -> None:
+async def test_name_of_an_invited_person_cannot_be_taken(tmp_path: Path) -> None:
     named = {
         "CLAUDE_CODE_MCP_TRUSTED_PROXIES": "192.0.2.1",
         "CLAUDE_CODE_MCP_PROXY_USER_HEADER": "X-Forwarded-User",

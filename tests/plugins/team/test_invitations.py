@@ -85,7 +85,7 @@ def test_people_are_invited_listed_and_removed(people: People) -> None:
         (("forget", "nobody"), 3, "The name nobody is not in use"),
     ],
 )
-def test_what_makes_no_sense_is_refused(people: People, arguments: tuple[str, ...], code: int, reason: str) -> None:
+def test_inconsistent_options_are_refused(people: People, arguments: tuple[str, ...], code: int, reason: str) -> None:
     refused = people(*arguments, **AT)
     assert refused.returncode == code, refused.stderr
     assert reason in refused.stderr

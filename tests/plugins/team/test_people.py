@@ -93,7 +93,7 @@ async def test_the_groups_of_somebody_are_known_before_they_come_to_the_next_ser
     assert not server().remembers("ann")
 
 
-async def test_a_name_that_the_operator_gives_to_a_caller_with_a_token_is_nobody_elses(
+async def test_name_of_a_token_caller_cannot_be_used_by_others(
     issuer: Issuer, tmp_path: Path, start_service: StartService
 ) -> None:
     file, token = tmp_path / "tokens", "ann-5f0c9d2e7b41a86c3d90-and-more"
@@ -241,7 +241,7 @@ async def test_nobody_is_let_in_while_it_is_not_known_whose_a_name_is(issuer: Is
 
 
 @pytest.mark.parametrize("name", ["local", "operator", "unknown", "server", "channel:x", "group:leads", "default"])
-async def test_a_name_that_means_something_here_is_nobodys(issuer: Issuer, name: str, tmp_path: Path) -> None:
+async def test_reserved_name_cannot_be_used(issuer: Issuer, name: str, tmp_path: Path) -> None:
     assert await callers_of(issuer).by_token(token_of(issuer, "user-1", name=name)) is None
     if name != "default":  # which is what the token of the settings is called
         file = tmp_path / "tokens"

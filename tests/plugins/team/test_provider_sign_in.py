@@ -78,7 +78,7 @@ def allowed(issuer: Issuer, location: str, code: str = "a-code", **changed: str)
     return f"/sign-in/callback?code={code}&state={asked['state'][0]}"
 
 
-async def test_strangers_who_begin_many_push_nobody_out(issuer: Issuer) -> None:
+async def test_many_anonymous_sign_ins_do_not_displace_others(issuer: Issuer) -> None:
     async with browsing(issuer) as browser:
         begun = await browser.get("/sign-in")
         mine = dict(browser.cookies)

@@ -51,7 +51,7 @@ def access_in(state: Path, policy: Policy, acts: Acts | None = None) -> SharedSe
     return access
 
 
-async def test_a_group_has_it_while_somebody_is_in_the_group(tmp_path: Path) -> None:
+async def test_shared_group_has_access_while_a_person_is_a_member(tmp_path: Path) -> None:
     policy, acts = Policy(), Acts()
     access = access_in(tmp_path, policy, acts)
     await access.share(SESSION, "ann", "group:leads", Access.ANSWER)

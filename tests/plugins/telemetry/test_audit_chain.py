@@ -131,7 +131,7 @@ def test_where_the_oldest_lines_were_dropped_that_is_said(tmp_path: Path, capsys
     assert len(capsys.readouterr().out.splitlines()) == 2, "the result, and that lines were dropped"
 
 
-def test_an_end_that_is_gone_is_missed_by_whoever_has_noted_its_value(tmp_path: Path) -> None:
+def test_truncated_audit_trail_is_detected_with_a_noted_hash(tmp_path: Path) -> None:
     path = tmp_path / "audit.jsonl"
     write(path, *range(5))
     noted = last_chain(path)
@@ -234,7 +234,7 @@ def test_standard_output_is_a_sink_where_it_is_nobody_elses(tmp_path: Path, caps
 
 
 @pytest.mark.parametrize("name", ["stdout", "http://collector.example.org/", "ftp://x", "syslog+udp://h:nan", "file"])
-def test_what_cannot_be_a_sink_stops_the_start(name: str) -> None:
+def test_invalid_audit_sink_prevents_the_start(name: str) -> None:
     with pytest.raises(InvalidArgument, match="AUDIT_SINKS"):
         make_sinks([name], None, stdout=False)
 

@@ -122,7 +122,7 @@ def test_of_more_callers_than_have_a_label_the_rest_is_one() -> None:
     assert figure(metrics, "cost_usd_total", caller="other") == 26.0
 
 
-def test_a_caller_who_looks_is_named_nobody_else() -> None:
+def test_metrics_request_shows_no_other_caller() -> None:
     metrics = Metrics(list)
     for name, count in (("alice", 1), ("bob", 2), ("carol", 3)):
         for _ in range(count):

@@ -79,7 +79,7 @@ def test_an_answer_from_elsewhere_is_first(
 
 
 @pytest.mark.parametrize("way", [by_console, *(pytest.param(way, marks=pytest.mark.soak) for way in WAYS[1:])])
-def test_the_keyboard_is_first(shared: SharedPlace, claude: StartClaude, sandbox: Sandbox, way: Way) -> None:
+def test_keyboard_answer_wins(shared: SharedPlace, claude: StartClaude, sandbox: Sandbox, way: Way) -> None:
     terminal = claude(ASKS)
     question = asked(shared)
     terminal.until("Do you want to proceed?")

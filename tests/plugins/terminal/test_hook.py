@@ -164,7 +164,7 @@ def test_an_answer_is_printed(hook: Hook, sandbox: Sandbox, listener: socket.soc
     assert process.returncode == 0
 
 
-def test_a_server_that_ends_without_a_word_is_replaced_by_the_next(
+def test_server_that_exits_silently_is_replaced(
     hook: Hook, sandbox: Sandbox, listener: socket.socket, directory: Path
 ) -> None:
     with asking(hook, json.dumps(event(sandbox)).encode()) as process:
@@ -206,7 +206,7 @@ def test_it_ends_when_claude_code_no_longer_reads(hook: Hook, sandbox: Sandbox, 
         b"\xff\xfe 1 1.0 5\n",
     ],
 )
-def test_a_head_that_is_none_is_refused(line: bytes) -> None:
+def test_invalid_head_is_refused(line: bytes) -> None:
     with pytest.raises(ValueError, match=r".*"):
         read_head(line)
 

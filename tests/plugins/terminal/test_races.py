@@ -76,13 +76,13 @@ async def race(server: Service, claude: StartClaude, sandbox: Sandbox, rounds: i
     return keyboard, elsewhere
 
 
-async def test_both_at_once(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
+async def test_concurrent_answers(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
     await race(server, claude, sandbox, 5)
 
 
-@pytest.mark.soak  # test_both_at_once
+@pytest.mark.soak  # test_concurrent_answers
 @pytest.mark.time_limit(3600)
-async def test_both_at_once_two_hundred_times(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
+async def test_concurrent_answers_200_times(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
     keyboard, elsewhere = await race(server, claude, sandbox, 200)
     assert keyboard
     assert elsewhere

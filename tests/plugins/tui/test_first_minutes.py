@@ -31,7 +31,7 @@ KEYS = {
 """What is to be read after each key, on the screen that a new user begins with."""
 
 
-async def test_every_key_says_something_true_where_nothing_is_set_up(tmp_path: Path) -> None:
+async def test_every_key_works_without_configuration(tmp_path: Path) -> None:
     sandbox = Sandbox(tmp_path, "http://127.0.0.1:9")
     program, called = tmp_path / "claude", tmp_path / "called"
     program.write_text(f'#!/bin/sh\necho "$@" >> {called}\nexit 1\n')

@@ -198,7 +198,7 @@ async def test_what_is_pasted_keeps_its_lines_and_steers_nothing() -> None:
         assert area.text == "one\ntwo[2J\n"
 
 
-async def test_earlier_messages_are_recalled_and_a_draft_is_kept() -> None:
+async def test_input_history_keeps_the_draft() -> None:
     server = RecordedServer()
     app = Tui(lambda: server, "/src/shop", clock=lambda: NOW)
     async with app.run_test(size=(80, 24)) as pilot:

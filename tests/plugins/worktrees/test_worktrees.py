@@ -454,7 +454,7 @@ def _nested_repository(repo: Path, worktree: Worktree) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", "")[1:] or None,
 )
-async def test_a_merge_that_cannot_be_leaves_everything_as_it_was(
+async def test_impossible_merge_changes_nothing(
     made: Make, repo: Path, prepare: Callable[[Path, Worktree], None], reason: str
 ) -> None:
     worktree, changes = await made()

@@ -107,7 +107,7 @@ async def test_a_denied_server_is_called_by_no_frame(start_hub: Any, rule: str) 
     assert hub.done == []
 
 
-async def test_a_call_that_nobody_was_asked_about_is_asked_about(start_hub: Any) -> None:
+async def test_call_without_a_previous_question_asks(start_hub: Any) -> None:
     hub: Hub = await start_hub()
     turn = await hub.begin(forging(pay()))
     await until(turn.session, lambda: bool(turn.session.questions))
@@ -149,7 +149,7 @@ async def test_an_answer_is_for_one_call_with_one_input(start_hub: Any, amount: 
 
 
 @pytest.mark.soak  # tests/core/sessions/test_frame_claims.py
-async def test_a_use_that_was_denied_ends_the_process_if_it_is_called(start_hub: Any) -> None:
+async def test_call_of_a_denied_tool_use_ends_the_process(start_hub: Any) -> None:
     hub: Hub = await start_hub()
     use = "toolu_" + "6" * 24
     turn = await hub.begin({**tool("mcp__x__pay", amount=5), "id": use}, forging(pay(5, use)))

@@ -75,7 +75,7 @@ def options(sandbox: Sandbox, **more: Any) -> SessionOptions:
     return SessionOptions(cwd=str(sandbox.project), allowed_tools=tools, **more)
 
 
-async def test_a_conversation_passes(
+async def test_conversation_is_forwarded(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread, executable: str
 ) -> None:
     started = time.monotonic()  # the tests of a worker share the model, which remembers a limited number of requests

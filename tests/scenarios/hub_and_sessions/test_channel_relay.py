@@ -174,7 +174,7 @@ async def test_a_channel_is_shown_the_whole_input_with_nothing_invisible_in_it(a
 
 
 @ON_SHARED_LOOP
-async def test_a_channel_that_died_is_called_up_for_the_next_question(allowing: Channel) -> None:
+async def test_dead_channel_is_reconnected_for_the_next_question(allowing: Channel) -> None:
     rig, _, _ = allowing
     await rig.hub.connect()
     rig.hub._find("chat").shown.reset("gone")
@@ -213,7 +213,7 @@ async def test_the_first_answer_wins_and_the_late_one_changes_nothing(deciding: 
 
 
 @ON_SHARED_LOOP
-async def test_the_queue_is_late_when_the_channel_was_first(deciding: Channel) -> None:
+async def test_queue_answer_is_late_after_a_channel_answer(deciding: Channel) -> None:
     rig, session, _ = deciding
     request, ending = await asked(deciding, tool("Bash", command="touch denied"))
     (question,) = session.questions

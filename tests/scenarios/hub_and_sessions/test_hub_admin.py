@@ -69,7 +69,7 @@ async def test_no_call_starts_a_program_of_a_project_that_nobody_approved(
     assert any(one.details["what"] == "enable evil" for one in rig.notes.refused)
 
 
-async def test_what_a_person_approved_can_be_disabled_and_enabled_again(
+async def test_approved_server_can_be_disabled_and_enabled(
     start_rig: StartRig, connect: StartCaller, tmp_path: Path
 ) -> None:
     configured = _project(tmp_path, {"x": program()}, {"enabledMcpjsonServers": ["x"]})

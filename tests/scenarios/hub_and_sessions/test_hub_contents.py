@@ -105,7 +105,7 @@ async def ask(client: Client, method: str, **params: Any) -> Any:
     return await client.session.send_request(request, TypeAdapter(Any))
 
 
-async def test_what_nobody_has_is_refused(start_rig: StartRig, connect: StartCaller) -> None:
+async def test_unknown_name_is_refused(start_rig: StartRig, connect: StartCaller) -> None:
     rig: Rig = await start_rig({"x": program(FULL)}, rules(ALLOW), toolsets="hub-tools")
     client = (await connect(rig)).client
     with pytest.raises(MCPError, match="Unknown resource"):

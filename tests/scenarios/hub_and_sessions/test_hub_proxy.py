@@ -75,7 +75,7 @@ async def test_a_server_is_reconnected_disabled_and_enabled(start_rig: StartRig,
     assert "mcp__x__pid" in await caller.names()
 
 
-async def test_what_cannot_be_steered_is_refused(start_rig: StartRig, connect: StartCaller) -> None:
+async def test_uncontrollable_servers_are_refused(start_rig: StartRig, connect: StartCaller) -> None:
     rig: Rig = await start_rig({"x": program()}, toolsets="hub")
     caller: Caller = await connect(rig)
     for arguments in (
@@ -221,7 +221,7 @@ async def test_a_cancelled_call_is_cancelled_at_the_server(
     await until(lambda: note.read_text() == "cancelled")
 
 
-async def test_a_cancelled_call_takes_its_question_back(start_rig: StartRig, connect: StartCaller) -> None:
+async def test_cancelled_call_withdraws_its_question(start_rig: StartRig, connect: StartCaller) -> None:
     rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")
     shown = asyncio.Event()
 

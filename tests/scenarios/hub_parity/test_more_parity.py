@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-async def test_unusual_answers(both: Both) -> None:
+async def test_unusual_git_outputs(both: Both) -> None:
     seen = await both(
         {"x": {**odd("${workspaceFolder}", "${UNSET:-a default}"), "env": {"OPTIONAL": "${UNSET}"}}},
         tool("mcp__x__image"),
@@ -162,7 +162,7 @@ async def test_headers_of_a_helper(both: Both) -> None:
     told(seen, "`headersHelper`", lambda one: "works" if "hi" in one.results[0] else one.results[0])
 
 
-async def test_a_call_that_takes_long(both: Both, packages: Path) -> None:
+async def test_long_call(both: Both, packages: Path) -> None:
     step = tool("mcp__x__trigger-long-running-operation", duration=61, steps=5)
     seen = await both({"x": node(packages, "server-everything")}, step, running=True)
     told(seen, "a call of 61 s", lambda one: "its result" if "completed" in one.results[0] else one.results[0])

@@ -80,7 +80,7 @@ SERVERS: dict[str, tuple[Callable[[Path], dict[str, Any]], str, dict[str, Any], 
 
 
 @pytest.mark.parametrize("what", SERVERS)
-async def test_a_server_of_others_works(both: Both, packages: Path, what: str) -> None:
+async def test_third_party_server_works(both: Both, packages: Path, what: str) -> None:
     make, name, arguments, expected = SERVERS[what]
     steps = [tool(f"mcp__x__{name}", **arguments)] if name else []
     native, hub = await both({"x": make(packages)}, *steps, running=True)

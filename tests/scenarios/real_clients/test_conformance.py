@@ -147,7 +147,7 @@ def test_what_is_listed_and_found_is_no_complaint_and_no_point() -> None:
         (Check("tools", "list", "SUCCESS", ""), "prompts was not run"),
     ],
 )
-def test_anything_else_is_a_complaint(check: Check, complaint: str) -> None:
+def test_other_values_are_refused(check: Check, complaint: str) -> None:
     assert any(complaint in item for item in judged(check).complaints)
 
 

@@ -210,7 +210,7 @@ HTTP_ATTACKS = json.loads(Path(__file__).parents[1].joinpath("attacks", "http.js
 
 
 @pytest.mark.parametrize("attack", HTTP_ATTACKS, ids=[attack["attack"] for attack in HTTP_ATTACKS])
-def test_no_request_gets_in_by_another_way(target: Target, attack: dict[str, Any]) -> None:
+def test_no_other_route_accepts_requests(target: Target, attack: dict[str, Any]) -> None:
     def filled(text: str) -> str:
         if re.fullmatch(r".\*\d+", text):
             return text[0] * int(text[2:])

@@ -19,7 +19,7 @@ from tests.core.sessions.support import run
 ALICE, MALLORY = Caller("alice"), Caller("mallory")
 
 
-async def test_a_caller_neither_empties_the_trail_nor_hides_in_it(
+async def test_caller_cannot_push_entries_out_of_the_audit_trail(
     start_service: StartService, sandbox: Sandbox, tmp_path: Path
 ) -> None:
     trail = tmp_path / "audit.jsonl"

@@ -65,7 +65,7 @@ async def test_all_state_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert len([path for path in found if path.is_file()]) >= 7
 
 
-def test_no_umask_makes_them_useless_or_open(tmp_path: Path, umask: int) -> None:
+def test_modes_do_not_depend_on_the_umask(tmp_path: Path, umask: int) -> None:
     directory = private_directory(tmp_path / "a" / "b")
     file = directory / "file"
     os.close(open_private(file, os.O_WRONLY | os.O_CREAT))
@@ -100,7 +100,7 @@ def cached(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("lax", [0o620, 0o602, 0o666])
-def test_a_cache_that_others_may_write_is_not_believed(cached: Path, lax: int) -> None:
+def test_cache_writable_by_others_is_ignored(cached: Path, lax: int) -> None:
     cached.chmod(lax)
     assert first_answers.read(str(cached), only_ours=True) is None
 
@@ -114,7 +114,7 @@ def test_a_link_or_a_pipe_in_the_cache_is_not_believed(cached: Path) -> None:
     assert first_answers.read(str(cached.parent), only_ours=True) is None
 
 
-def test_a_cache_of_somebody_else_is_not_believed(cached: Path) -> None:
+def test_cache_owned_by_another_user_is_ignored(cached: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give a file away")
     os.chown(cached, 65534, 65534)

@@ -294,5 +294,5 @@ IN_SOAK = {
     [pytest.param(check, marks=pytest.mark.soak) if check in IN_SOAK else check for check in CHECKS],
     ids=lambda check: check.__name__,
 )
-async def test_on_the_real_cli(check: Check, caller: ToolCaller) -> None:
+async def test_forms_on_the_real_cli(check: Check, caller: ToolCaller) -> None:
     await check(caller)

@@ -82,7 +82,7 @@ async def test_the_model_reads_a_pdf_document(caller: ToolCaller) -> None:
     assert (sent["media_type"], base64.b64decode(sent["data"])) == ("application/pdf", document)
 
 
-async def test_what_is_no_image_is_refused_and_nothing_begins(caller: ToolCaller) -> None:
+async def test_invalid_image_is_refused_before_the_turn_starts(caller: ToolCaller) -> None:
     (caller.sandbox.project / "text.png").write_text("a secret text")
     os.mkfifo(caller.sandbox.project / "pipe.png")
     for source in (

@@ -74,7 +74,7 @@ async def test_the_list_has_pages_and_finds_what_was_said_and_a_status_survives_
 
 
 @pytest.mark.soak  # tests/cli/test_sessions.py
-async def test_a_session_is_looked_after(start_caller: StartCaller) -> None:
+async def test_session_is_managed(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(toolsets=CARE)
     session_id = await a_session(caller)
     await costs_are_told_in_groups(caller, session_id)

@@ -15,7 +15,7 @@ async def rest(backlog: NotificationQueue) -> list[int]:
     return [item.sequence async for piece in backlog for item in piece]
 
 
-async def test_everything_comes_in_order() -> None:
+async def test_events_arrive_in_order() -> None:
     backlog = NotificationQueue(capacity=100)
     for number in range(100):
         backlog.put(item(number))

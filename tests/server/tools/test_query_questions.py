@@ -186,7 +186,7 @@ async def test_the_queue_answers_what_a_person_has_put_away(start_caller: StartC
 
 @pytest.mark.soak  # tests/server/test_dialogs.py
 @ONE_ERA
-async def test_a_client_without_forms_is_told_of_the_question(start_caller: StartCaller, mode: str) -> None:
+async def test_client_without_forms_gets_the_question_in_the_result(start_caller: StartCaller, mode: str) -> None:
     caller: ToolCaller = await start_caller(mode)
     prompt = script("Touch", tool("Bash", command="touch one"), "done")
     call = asyncio.ensure_future(caller.ok("claude_code_query", prompt=prompt))

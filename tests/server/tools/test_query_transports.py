@@ -97,7 +97,7 @@ def _texts(sandbox: Sandbox, session_id: str) -> Iterator[str]:
 
 @pytest.mark.soak  # tests/core/sessions/test_watching.py, tests/server/test_line_streams.py
 @pytest.mark.parametrize("era", [LEGACY, pytest.param(MODERN, marks=pytest.mark.soak)])
-def test_a_client_that_stops_reading_its_pipe_stops_nobody(
+def test_client_that_stops_reading_its_pipe_does_not_block_others(
     era: str, environment: dict[str, str], sandbox: Sandbox
 ) -> None:
     # The question that nobody answers in time is asked, and denied, only when the server has read all before it.
@@ -128,7 +128,7 @@ def test_a_client_that_stops_reading_its_pipe_stops_nobody(
 
 
 @pytest.mark.soak  # the other wire is tested always
-async def test_a_client_that_stops_reading_its_stream_stops_nobody(
+async def test_client_that_stops_reading_its_stream_does_not_block_others(
     environment: dict[str, str], sandbox: Sandbox
 ) -> None:
     with http_server({**environment, "CLAUDE_CODE_MCP_PROFILE": "local"}, sandbox.project) as server:

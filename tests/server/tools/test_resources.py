@@ -108,7 +108,7 @@ async def test_a_session_is_listed_and_every_side_of_it_can_be_read_after_a_rest
     assert "It is baked." in str((await data(other, uri_of(session_id, "events")))["events"])
 
 
-async def test_long_ones_are_read_in_pages_that_are_the_whole_and_other_pages_are_refused_by_name(
+async def test_long_questions_are_paged_and_unknown_parts_are_refused(
     caller: ToolCaller,
 ) -> None:
     long_line = "an answer that is rather long, goes on and on, and does not end before its very last word"

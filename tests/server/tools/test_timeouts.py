@@ -17,7 +17,7 @@ def has_fallen_silent(session: Session) -> bool:
     return any(WAITING in item.text for item in session.log.after(0) if isinstance(item, Partial | PartialRun))
 
 
-async def test_the_code_family_tells_what_there_is(caller: ToolCaller) -> None:
+async def test_code_tools_report_sessions(caller: ToolCaller) -> None:
     call = caller.call("claude_code", prompt=SLOW, timeout=4000, allowedTools=["Bash"])
     result = await time_runs_out(caller, call, has_fallen_silent)
     payload = result.structured_content
@@ -33,7 +33,7 @@ async def test_the_code_family_tells_what_there_is(caller: ToolCaller) -> None:
 
 
 @pytest.mark.soak  # as the other family does
-async def test_a_query_tells_what_there_is(start_caller: StartCaller) -> None:
+async def test_query_reports_sessions(start_caller: StartCaller) -> None:
     caller = await start_caller(max_execution_time_ms=4000)
     call = caller.call("claude_code_query", prompt=SLOW, options={"allowedTools": ["Bash"]})
     result = await time_runs_out(caller, call, has_fallen_silent)

@@ -112,7 +112,7 @@ async def test_a_query_ends_with_its_own_turn(start_caller: StartCaller, mode: s
     assert [message["result"] for message in caller.listener.messages if message["type"] == "result"] == ["mine"]
 
 
-async def test_a_call_in_rounds_comes_back_for_its_own_answer(start_caller: StartCaller) -> None:
+async def test_repeated_call_finds_its_own_answer(start_caller: StartCaller) -> None:
     """While its person thinks, the turn is answered elsewhere and the session goes on to something else."""
     thinking, go = asyncio.Event(), asyncio.Event()
 

@@ -325,7 +325,7 @@ def test_a_damaged_cache_is_passed_over_and_renewed(environment: dict[str, str])
     assert wait_for_a_manifest(chosen).read_bytes() == whole
 
 
-def test_a_cache_that_cannot_be_written_costs_only_the_greeting(environment: dict[str, str], tmp_path: Path) -> None:
+def test_unwritable_cache_only_disables_the_greeting(environment: dict[str, str], tmp_path: Path) -> None:
     occupied = tmp_path / "occupied"
     occupied.write_text("a file where the directory should be")
     with Client({**environment, **TOOLSET, "XDG_CACHE_HOME": str(occupied)}, warm=True) as client:
@@ -364,7 +364,7 @@ def test_after_the_greeting_signals_end_the_server_in_order(environment: dict[st
         assert client.end()[1:] == ([], "")
 
 
-def test_a_client_that_reads_no_more_ends_the_greeting(environment: dict[str, str]) -> None:
+def test_greeting_ends_when_the_client_stops_reading(environment: dict[str, str]) -> None:
     with Client(environment) as client:
         assert client.process.stdout is not None
         assert client.process.stderr is not None

@@ -99,7 +99,7 @@ def test_any_damaged_byte_and_any_cut_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("heading", ["", "[]", "{}", "null", '{"crc32": 0}', '{"crc32":0,"made_with":[],"results":{}}'])
-def test_a_heading_that_says_something_else_is_no_manifest(tmp_path: Path, heading: str) -> None:
+def test_file_with_another_heading_is_not_a_manifest(tmp_path: Path, heading: str) -> None:
     (tmp_path / "manifest").write_text(f"{heading}\n")
     assert read(str(tmp_path / "manifest")) is None
     assert read(str(tmp_path)) is None
@@ -149,7 +149,7 @@ def test_a_configuration_file_counts_by_what_is_in_it(tmp_path: Path, monkeypatc
     assert None not in places
 
 
-def test_what_was_left_is_found_again() -> None:
+def test_discarded_directories_are_found_again() -> None:
     _, place = find(["serve", "--toolsets", "query"])
     assert place is not None
     write(place, RESULTS, "2025-11-25", {})

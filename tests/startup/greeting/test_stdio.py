@@ -104,7 +104,7 @@ def test_numbers_that_cannot_be_used_are_refused_by_name(client: Client) -> None
         assert said.startswith("Error [INVALID_ARGUMENT]: waitSeconds:"), said
 
 
-def test_a_crowd_of_unknown_arguments_is_refused_without_listing_it(client: Client) -> None:
+def test_many_unknown_arguments_are_refused_with_a_short_message(client: Client) -> None:
     strangers = {f"stranger-{number}": number for number in range(20_000)}
     for number, arguments in enumerate(({"prompt": "hi", **strangers}, {"prompt": "hi", "systemPrompt": strangers})):
         client.send(request("tools/call", number, name="claude_code", arguments=arguments))
@@ -133,7 +133,7 @@ def test_what_was_asked_before_the_end_of_input_is_answered(client: Client) -> N
     assert ({answer["id"] for answer in said}, code, errors) == (set(range(20)), 0, "")
 
 
-def test_a_client_that_reads_no_more_ends_the_server(client: Client) -> None:
+def test_server_ends_when_the_client_stops_reading(client: Client) -> None:
     assert client.process.stdout is not None
     assert client.process.stderr is not None
     client.process.stdout.close()
@@ -220,7 +220,7 @@ def test_signals_end_it_wherever_a_thread_reads(environment: dict[str, str], num
 @pytest.mark.parametrize(
     "redirection", [*(pytest.param(one, marks=pytest.mark.soak) for one in ("</dev/null", "<&-")), "<&- >&-"]
 )
-def test_nothing_to_read_is_the_end(environment: dict[str, str], redirection: str) -> None:
+def test_empty_read_is_end_of_file(environment: dict[str, str], redirection: str) -> None:
     ended = subprocess.run(
         f'exec "{COMMAND}" {redirection}',
         shell=True,

@@ -126,7 +126,7 @@ def test_a_question_waits_for_its_full_time_after_the_last_person_has_left_their
         assert not (sandbox.project / "touched").exists()
 
 
-def test_a_command_of_a_session_is_no_person_whatever_it_pretends(shared: SharedPlace, sandbox: Sandbox) -> None:
+def test_session_command_cannot_claim_to_be_a_person(shared: SharedPlace, sandbox: Sandbox) -> None:
     """It has a terminal, and nothing in its environment says where it comes from."""
     with join(shared.environment) as program:
         made = asking(program, sandbox)

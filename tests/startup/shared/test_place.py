@@ -37,7 +37,7 @@ def test_every_setting_is_the_servers_or_known_to_be_the_clients() -> None:
         assert changed is (variable not in known), variable
 
 
-def test_clients_with_equal_settings_meet_whatever_else_differs(tmp_path: Path) -> None:
+def test_clients_with_equal_settings_share_a_server(tmp_path: Path) -> None:
     usual = name(BASE, tmp_path)
     same = {"ANTHROPIC_API_KEY": "k", "PATH": "/bin", "CLAUDE_CODE_DEFAULT_CWD": "/src", "LOG_LEVEL": "debug"}
     assert name({**BASE, **same}, tmp_path, "--shared") == usual
@@ -179,7 +179,7 @@ def test_what_a_killed_server_left_is_replaced(tmp_path: Path) -> None:
     listener.close()
 
 
-def test_a_hello_survives_the_way(tmp_path: Path) -> None:
+def test_hello_round_trip(tmp_path: Path) -> None:
     strange = {"NAME": 'a "b" \\ \n \u2028 ü', "BYTES": os.fsdecode(b"\xff\xfe")}
     told = hello.Hello(directory=str(tmp_path), environment=strange, fingerprint="f\n", arguments=["--x"], pid=3)
     line = told.line()

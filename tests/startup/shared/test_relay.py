@@ -52,7 +52,7 @@ def test_what_is_no_message_is_seen_as_nothing() -> None:
         assert look(garbage) == {}
 
 
-def test_a_relay_takes_any_line_without_failing() -> None:
+def test_relay_accepts_any_line() -> None:
     dice = random.Random(7)
     pieces = [b'{"id"', b":", b"1", b'"method"', b'"tools/call"', b",", b"}", b"[", b"]", b"null", b'"params"', b"{"]
     relay = Relay()
@@ -216,7 +216,7 @@ def test_what_is_no_id_is_never_written_as_one() -> None:
     assert messages(relay.lost()) == []
 
 
-def test_a_client_gives_the_server_no_orders() -> None:
+def test_client_requests_cannot_control_the_server() -> None:
     """Lines that begin with `!` are what a front itself says to a server."""
     passed = Relay().from_client(b"!handover 99.0\n")
     assert not passed.startswith(b"!")

@@ -141,7 +141,7 @@ def test_uninstall_refuses_while_a_client_is_connected_and_then_ends_the_server(
     assert shared.status() == []
 
 
-def test_it_ends_by_itself_when_nobody_uses_it_and_nothing_is_at_work(shared: SharedPlace, sandbox: Sandbox) -> None:
+def test_unused_shared_server_exits(shared: SharedPlace, sandbox: Sandbox) -> None:
     idle = {"CLAUDE_CODE_MCP_SHARED_IDLE_MS": "150"}
     with opened(shared.client(**idle)) as client:
         gate = sandbox.project / "go on"
@@ -281,7 +281,7 @@ def test_without_a_private_directory_the_client_serves_itself(shared: SharedPlac
             assert "serving in this process" in client.end()[2]
 
 
-def test_a_front_inside_a_session_starts_no_server_but_joins_one(shared: SharedPlace) -> None:
+def test_nested_client_joins_but_does_not_start_the_shared_server(shared: SharedPlace) -> None:
     nested = {"CLAUDE_CODE_MCP_DEPTH": "1", "CLAUDE_CODE_MCP_MAX_DEPTH": "1"}
     with opened(shared.client(**nested)) as client:
         assert call(client, 1, "claude_list_sessions") == {"sessions": []}

@@ -230,7 +230,7 @@ def test_a_phone_says_in_a_conversation_that_it_is_offline_and_takes_that_back(
     person.says("Two.")
 
 
-def test_what_it_does_now_is_said_with_its_time(person: Person, site: Site) -> None:
+def test_current_activity_is_shown_with_its_time(person: Person, site: Site) -> None:
     wait = tool("Bash", command="sleep 3", description="Wait for the tide")
     body = {"prompt": "Wait", "workingDirectory": str(site.project(wait, text("Over."))), "allowedTools": ["Bash"]}
     session = Caller(site).post("/api/sessions", body)["sessionId"]
@@ -275,7 +275,7 @@ def test_a_search_is_repeated_when_a_turn_has_ended(person: Person, site: Site) 
 
 
 @pytest.mark.parametrize("scheme", ["light"])
-def test_costs_begin_with_the_newest_day_and_draw_nothing_for_nothing(person: Person, site: Site, scheme: str) -> None:
+def test_costs_start_with_the_newest_day_and_zero_has_no_bar(person: Person, site: Site, scheme: str) -> None:
     days = [{"name": "2026-11-01", "usd": 1.0}, {"name": "2026-11-02", "usd": 0.0}, {"name": "2026-11-03", "usd": 2.0}]
     report = {"by": "day", "lines": days, "total": {"usd": 3.0}}
     person.page.route("**/api/costs?*", lambda route: route.fulfill(json=report))

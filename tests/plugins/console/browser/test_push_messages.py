@@ -30,7 +30,7 @@ def told(site: Site, *, then: str) -> tuple[str, str]:
     return message, session
 
 
-def test_a_push_is_shown_while_the_page_is_closed_and_leads_to_the_question(
+def test_push_notification_opens_the_question(
     open_complete_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
     person = open_complete_browser(storage_state=signed_in, permissions=["notifications"]).arrive("/settings")

@@ -105,7 +105,7 @@ def leave_until_over(person: Person) -> None:
 
 
 @pytest.mark.soak  # tests/plugins/console/test_console_port.py
-def test_a_question_that_nobody_answered_stands_under_needs_you_and_is_asked_again(
+def test_unanswered_question_is_listed_and_can_be_asked_again(
     open_browser: OpenBrowser, impatient: Site
 ) -> None:
     person = open_browser(impatient, **PHONE).sign_in()

@@ -257,7 +257,7 @@ def test_questions_take_one_answer_several_or_free_text(person: Person, site: Si
 
 
 @pytest.mark.soak
-def test_a_fork_goes_its_own_way(person: Person, site: Site) -> None:
+def test_fork_is_independent(person: Person, site: Site) -> None:
     person.start("Say something", site.project("First.", "Second."))
     person.says("First.")
     origin = person.session_id

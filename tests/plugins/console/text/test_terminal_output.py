@@ -65,7 +65,7 @@ def test_joiners_that_belong_to_a_character_stay(draw: Draw, text: str) -> None:
 @pytest.mark.parametrize(
     "character", ["\u202e", "\u2066", "\u200b", "\u200c", "\u200d", "\ufe0f", "\u00ad", "\ufeff", "\U000e0041"]
 )
-def test_what_can_deceive_is_shown_as_a_code(draw: Draw, character: str) -> None:
+def test_deceptive_characters_are_shown_as_codes(draw: Draw, character: str) -> None:
     assert draw(("visible", f"rm{character}x")) == [f"rm⟨U+{ord(character):04X}⟩x"]
     (nodes,) = draw(("markdown", f"a{character}b `a{character}b`"))
     assert character not in str(nodes)
