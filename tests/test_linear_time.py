@@ -46,7 +46,7 @@ MAX_RATIO = 1.5
 """How many times the growth of the text the steps may grow; it would be three with the square of the length."""
 
 
-def grows_too_much(small: str, large: str, few: int, many: int, beside: int) -> bool:
+def grows_superlinearly(small: str, large: str, few: int, many: int, beside: int) -> bool:
     """Whether the steps grow faster than the text, beyond some that come only with longer text."""
     return many > beside + MAX_RATIO * few * len(large) / len(small)
 
@@ -163,7 +163,7 @@ def problems_of(pattern: "re.Pattern[str]", ends: Sequence[str], *, scans: bool)
         if (many := count(pattern, large, scans=scans)) <= BESIDE:
             continue
         few = count(pattern, small, scans=scans)
-        if grows_too_much(small, large, few, many, BESIDE):
+        if grows_superlinearly(small, large, few, many, BESIDE):
             yield f"{pattern.pattern!r} on {shape}: {few} steps for {len(small)} characters, {many} for {len(large)}"
 
 
@@ -198,7 +198,7 @@ def test_an_expression_that_reads_its_text_anew_from_many_places_is_found(patter
         few, many = (count(re.compile(pattern), text * length + "-", scans=True) for length in (SHORT, TIMES * SHORT))
     except TooManySteps:
         return
-    assert grows_too_much("x" * SHORT, "x" * SHORT * TIMES, few, many, BESIDE)
+    assert grows_superlinearly("x" * SHORT, "x" * SHORT * TIMES, few, many, BESIDE)
 
 
 # -- functions --------------------------------------------------------------------------------------------------------
@@ -236,7 +236,7 @@ def problem_with(handle: Handle, shape: str, small: str, large: str) -> list[str
     if (many := steps_of(partial(handle, large))) <= BESIDE_FUNCTIONS:
         return []
     few = steps_of(partial(handle, small))
-    if not grows_too_much(small, large, few, many, BESIDE_FUNCTIONS):
+    if not grows_superlinearly(small, large, few, many, BESIDE_FUNCTIONS):
         return []
     return [f"{shape}: {few} steps for {len(small)} characters, {many} for {len(large)}"]
 
@@ -279,7 +279,7 @@ def test_transcripts_are_read_in_steps_in_proportion_to_their_length(
     read = partial(read_transcript, tmp_path / "transcript.jsonl")
     for shape, small, large in pairs(LONG, {**PLAIN, **TRANSCRIPTS}, ends):
         few, many = (steps_of(partial(read, list(transcripts_with(text))[place] + end)) for text in (small, large))
-        if grows_too_much(small, large, few, many, BESIDE_FUNCTIONS):
+        if grows_superlinearly(small, large, few, many, BESIDE_FUNCTIONS):
             problems.append(f"{shape}: {few} steps, {many} for {TIMES} times as much")
     assert problems == []
 

@@ -123,7 +123,7 @@ def linking() -> tarfile.TarInfo:
     return entry
 
 
-def with_a_hole() -> tuple[tarfile.TarInfo, bytes]:
+def sparse_archive() -> tuple[tarfile.TarInfo, bytes]:
     """A few bytes that are unpacked as a large file."""
     size = 64 << 20
     entry = tarfile.TarInfo("exports/zeros")
@@ -140,7 +140,7 @@ def with_a_hole() -> tuple[tarfile.TarInfo, bytes]:
         archive_of((tarfile.TarInfo("../outside"), b"x")),
         archive_of((tarfile.TarInfo("/outside"), b"x")),
         archive_of((linking(), b"")),
-        archive_of(with_a_hole(), (tarfile.TarInfo(FILE_NAME), b"")),
+        archive_of(sparse_archive(), (tarfile.TarInfo(FILE_NAME), b"")),
         archive_of((tarfile.TarInfo(FILE_NAME), b"no database, and long enough to look like one" * 100)),
     ],
     ids=["no archive", "nothing", "a path out of it", "a path of its own", "a link", "a hole", "a damaged database"],
@@ -208,10 +208,10 @@ def test_the_name_of_a_file_does_nothing_to_the_terminal(
     with (state / "principals" / "ann-1" / "\x1b]0;mine\x07\n\x1b[2Jall is well").open("wb") as sparse:
         sparse.truncate(3 << 30)
     assert run("backup", tmp_path / "backup.tar.gz") == 1
-    told = capsys.readouterr().err
-    assert "all is well" in told
-    assert "\x1b" not in told
-    assert len(told.splitlines()) == 1
+    reported_text = capsys.readouterr().err
+    assert "all is well" in reported_text
+    assert "\x1b" not in reported_text
+    assert len(reported_text.splitlines()) == 1
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root can read everything")

@@ -13,7 +13,7 @@ from claude_code_mcp.core.processes.environment import DEPTH
 from tests.support.bubblewrap import missing
 from tests.support.ports import free_port
 
-from .test_command_output import run
+from .test_commands import run
 
 NONE = 'default = "x"\n[profiles.x]\nisolation = "none"'
 VERSION = ".".join(map(str, MINIMUM_VERSION))
@@ -125,10 +125,10 @@ def test_not_logged_in(environment: dict[str, str]) -> None:
 
 def test_run_without_a_login_says_so_at_once_and_starts_nothing(environment: dict[str, str], tmp_path: Path) -> None:
     says = f'echo "$@" >> {tmp_path}/called; echo \'{{"loggedIn": false}}\''
-    nobody = {**environment, "CLAUDE_CODE_PATH": script(tmp_path / "claude", says)}
-    del nobody["ANTHROPIC_API_KEY"]
+    no_one = {**environment, "CLAUDE_CODE_PATH": script(tmp_path / "claude", says)}
+    del no_one["ANTHROPIC_API_KEY"]
     for options in (["--own"], []):
-        answer = run(nobody, "run", *options, "Hello.")
+        answer = run(no_one, "run", *options, "Hello.")
         assert (answer.returncode, answer.stdout) == (1, "")
         assert answer.stderr.count("logged in") == 1
         assert "claude-code-mcp claude auth login" in answer.stderr

@@ -137,10 +137,10 @@ def test_errors_with_the_same_code_have_the_same_exit_code_and_subclasses_that_o
     assert len({kind.code for kind in kinds}) > 11, "also those that only commands have"
     assert [kind for kind in kinds if kind.exit_code != exit_code_of(kind.code)] == []
 
-    class TooManyCooks(LimitReached):
+    class CustomLimit(LimitReached):
         code = "TOO_MANY_COOKS"
 
-    assert exit_code_of("TOO_MANY_COOKS") == TooManyCooks("").exit_code == ExitCode.REFUSED
+    assert exit_code_of("TOO_MANY_COOKS") == CustomLimit("").exit_code == ExitCode.REFUSED
     assert exit_code_of("OF_A_LATER_VERSION") == ExitCode.FAILED
 
 

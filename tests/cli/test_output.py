@@ -11,7 +11,7 @@ from claude_code_mcp.testing import Sandbox
 from tests.support.waiting import HANG_SECONDS
 
 from .conftest import is_posix, run_into
-from .test_command_output import run
+from .test_commands import run
 
 PROMPT = "Überprüfe … 日本語 😀"
 

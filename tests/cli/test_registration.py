@@ -19,7 +19,7 @@ from claude_code_mcp.core.errors import ClaudeCodeError
 from claude_code_mcp.core.json_text import decode_with_comments
 from claude_code_mcp.testing import Sandbox
 
-from .test_command_output import run
+from .test_commands import run
 
 URL = "http://127.0.0.1:8765/mcp"
 

@@ -16,7 +16,7 @@ from tests.support.repositories import git, repository
 from tests.support.terminal import Terminal
 from tests.support.waiting import HANG_SECONDS
 
-from .test_command_output import run
+from .test_commands import run
 
 
 def sessions(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.waiting import HANG_SECONDS
 
-from .test_command_output import run
+from .test_commands import run
 
 
 def completed(shell: str, scripted: str, environment: dict[str, str]) -> list[str]:

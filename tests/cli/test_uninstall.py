@@ -9,7 +9,7 @@ from claude_code_mcp.core.installation import uninstall_command
 from claude_code_mcp.core.state.server_life import ServerLife
 from claude_code_mcp.testing import Sandbox
 
-from .test_command_output import run
+from .test_commands import run
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ class Server:
         self.lists = 0
         self.waiting: Message = {}
         self.asking: Message = {}
-        self.told: list[str] = []
+        self.reported_text: list[str] = []
         self.level = "info"
         self.tasks: dict[str, Message] = {}
 
@@ -176,14 +176,14 @@ class Server:
 
     def answered(self, message: Message) -> None:
         call, note = self.asking.pop(message["id"], (None, None))
-        told = json.dumps(message.get("result") or message.get("error"))
+        reported_text = json.dumps(message.get("result") or message.get("error"))
         if note is not None:
-            Path(note).write_text(told)
+            Path(note).write_text(reported_text)
         if call is not None:
-            self.told.append(told)
+            self.reported_text.append(reported_text)
             if not any(call == other for other, _ in self.asking.values()):
-                send({"id": call, **text(" ".join(self.told))})
-                self.told.clear()
+                send({"id": call, **text(" ".join(self.reported_text))})
+                self.reported_text.clear()
 
 
 def text(value: str) -> Message:

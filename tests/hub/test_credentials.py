@@ -68,9 +68,7 @@ async def test_what_lay_in_a_file_moves_to_the_keyring_once_there_is_one(ring: M
     assert await vault.load("key") == "new"
 
 
-async def test_failing_keyring_is_not_treated_as_empty(
-    ring: MemoryKeyring, tmp_path: Path
-) -> None:
+async def test_failing_keyring_is_not_treated_as_empty(ring: MemoryKeyring, tmp_path: Path) -> None:
     storage = CredentialStorage(KeyringVault(FileVault(tmp_path / "vault")), "x")
     await storage.set_tokens(OAuthToken(access_token="a", refresh_token="r"))
     ring.locked = True

@@ -229,7 +229,7 @@ async def test_a_call_that_is_refused_says_why(start_hub: StartHub) -> None:
     remote, refused = RemoteServer(), list[int]()
     app = remote.server.streamable_http_app()
 
-    async def sometimes(scope: Any, receive: Any, send: Any) -> None:
+    async def fail_every_second(scope: Any, receive: Any, send: Any) -> None:
         first = await receive() if scope["type"] == "http" else None
         if refused and first is not None and b'"tools/call"' in first.get("body", b""):
             await Response("slow down", refused.pop(), {"retry-after": "5"})(scope, receive, send)
@@ -241,7 +241,7 @@ async def test_a_call_that_is_refused_says_why(start_hub: StartHub) -> None:
 
         await app(scope, replay, send)
 
-    async with serving(sometimes) as url:
+    async with serving(fail_every_second) as url:
         hub = await start_hub({"x": {"type": "http", "url": f"{url}/mcp"}})
         await hub.tools("x")
         refused.append(429)
@@ -337,13 +337,13 @@ async def test_an_ide_is_shown_its_token(start_hub: StartHub, tmp_path: Path, to
 
 
 async def test_a_refused_header_is_told_without_showing_it(start_hub: StartHub, caplog: Any) -> None:
-    class Nobody:
+    class SilentClient:
         async def verify_token(self, token: str) -> AccessToken | None:
             return None
 
     caplog.set_level("DEBUG")
     port = free_port()
-    options = {"auth": auth_settings(port), "token_verifier": Nobody()}
+    options = {"auth": auth_settings(port), "token_verifier": SilentClient()}
     async with http_server(RemoteServer(), port, **options) as url:
         headers = {"Authorization": "Bearer very-secret-token"}
         hub = await start_hub({"x": {"type": "http", "url": url, "headers": headers}})
@@ -415,7 +415,9 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
 
 
 @pytest.mark.parametrize("trust", ["file", "anything", "nothing"])
-async def test_certificate_must_be_signed_by_the_authority(start_hub: StartHub, certificate: Certificate, trust: str) -> None:
+async def test_certificate_must_be_signed_by_the_authority(
+    start_hub: StartHub, certificate: Certificate, trust: str
+) -> None:
     tls = {"file": {"caFile": str(certificate.file)}, "anything": {"verify": False}, "nothing": {}}[trust]
     port = free_port()
     encrypted = {"ssl_certfile": str(certificate.file), "ssl_keyfile": str(certificate.key)}

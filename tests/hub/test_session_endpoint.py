@@ -256,9 +256,7 @@ async def asking(hub: Hub, count: int) -> list[Session]:
     return sessions
 
 
-async def test_ambiguous_question_waits_until_its_call_is_known(
-    start_hub: StartHub, tmp_path: Path
-) -> None:
+async def test_ambiguous_question_waits_until_its_call_is_known(start_hub: StartHub, tmp_path: Path) -> None:
     hub = await start_hub({"x": local()})
     first, second = await asking(hub, 2)
     note = tmp_path / "note"

@@ -103,13 +103,15 @@ NO_ID, WRONG_ID = '{"jsonrpc":"2.0","result":{}}', '{"jsonrpc":"2.0","id":12345,
 NULL_ID = '{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}'
 
 
-@pytest.mark.parametrize(("line", "told"), [(NO_ID, "protocol"), (WRONG_ID, "never sent"), (NULL_ID, "Parse error")])
+@pytest.mark.parametrize(
+    ("line", "reported_text"), [(NO_ID, "protocol"), (WRONG_ID, "never sent"), (NULL_ID, "Parse error")]
+)
 async def test_an_answer_without_the_id_of_a_call_ends_the_call_all_the_same(
-    start_hub: StartHub, line: str, told: str
+    start_hub: StartHub, line: str, reported_text: str
 ) -> None:
     hub = await start_hub({"x": local()})
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(MCPError, match=told):
+        with pytest.raises(MCPError, match=reported_text):
             await hub.call("x", "raw", {"line": line})
         assert text_of(await hub.call("x", "echo")) == "{}"
 

@@ -152,9 +152,7 @@ async def test_a_judge_denies_allows_and_fails_closed(server: RunningServer) -> 
     assert Recorder.notes.count("call_denied") == 2
 
 
-async def test_rule_denies_a_call_that_claude_code_would_not_ask_about(
-    server: RunningServer, sandbox: Sandbox
-) -> None:
+async def test_rule_denies_a_call_that_claude_code_would_not_ask_about(server: RunningServer, sandbox: Sandbox) -> None:
     sealed = sandbox.project / "sealed"
     sealed.write_text("contents of the file")
     outcome = await (

@@ -34,9 +34,7 @@ def test_a_plan_is_approved_by_others_for_a_mode_that_asks_each_time() -> None:
     assert asked.for_once().modes == ("default",)
 
 
-async def test_shared_user_allows_once_and_owner_for_the_session(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
+async def test_shared_user_allows_once_and_owner_for_the_session(start_service: StartService, sandbox: Sandbox) -> None:
     acts = Acts()
     service = await start_service(principals=["alice", "bob"], observers=[acts], access=TeamPlugin().access)
     write = (tool("Write", file_path=str(sandbox.project / name), content="x") for name in ("one.txt", "two.txt"))

@@ -153,16 +153,16 @@ def test_what_finds_no_room_is_counted_and_the_count_is_written(tmp_path: Path) 
     trail = RotatingJsonl(path, MUCH, capacity=10)
     for number in range(4000):
         trail.write({"number": number, "text": "x" * 1000})
-    heard: list[bytes] = []
+    received_texts: list[bytes] = []
     os.set_blocking(reader, True)
-    listener = threading.Thread(target=lambda: heard.extend(iter(lambda: os.read(reader, 1 << 16), b"")))
+    listener = threading.Thread(target=lambda: received_texts.extend(iter(lambda: os.read(reader, 1 << 16), b"")))
     listener.start()
     trail.close()
     listener.join()
     os.close(reader)
-    told = [entry_of(line.decode()) for line in b"".join(heard).splitlines()]
-    lost = sum(entry["entries"] for entry in told if entry.get("act") == "audit_lost")
-    written = sum(1 for entry in told if isinstance(entry.get("number"), int))
+    reported_text = [entry_of(line.decode()) for line in b"".join(received_texts).splitlines()]
+    lost = sum(entry["entries"] for entry in reported_text if entry.get("act") == "audit_lost")
+    written = sum(1 for entry in reported_text if isinstance(entry.get("number"), int))
     assert lost > 0
     assert lost + written == 4000
 

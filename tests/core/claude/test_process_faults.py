@@ -78,8 +78,8 @@ async def test_a_malformed_line_is_reported_and_the_turn_goes_on(start: Start) -
 
 async def test_noise_is_reported_line_by_line_and_the_turn_goes_on(start: Start) -> None:
     listener = await turn(start, noise=True)
-    told = [frame.text for frame in listener.of(Garbage)]
-    assert told == ["plain words", "[1, 2]", '"a string"', "null", "\ufffd\ufffd not UTF-8"]
+    reported_text = [frame.text for frame in listener.of(Garbage)]
+    assert reported_text == ["plain words", "[1, 2]", '"a string"', "null", "\ufffd\ufffd not UTF-8"]
 
 
 @pytest.mark.parametrize("size", [2 * MIB, pytest.param(63 * MIB, marks=pytest.mark.soak)])
@@ -282,7 +282,7 @@ async def test_a_process_that_closes_its_input_and_lives_on_is_ended(
 # -- owners that fail -------------------------------------------------------------------------------------------
 
 
-class Clumsy(Listener):
+class FailingListener(Listener):
     """An owner that breaks at everything it is told."""
 
     def frame_received(self, frame: Frame) -> None:
@@ -297,7 +297,7 @@ class Clumsy(Listener):
 async def test_an_owner_that_fails_breaks_neither_the_stream_nor_the_end(
     start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    listener = Clumsy()
+    listener = FailingListener()
     started = await start(listener)
     started.process.send("go", "m1")
     await listener.result()

@@ -81,9 +81,7 @@ async def test_a_turn_that_cannot_be_interrupted_is_terminated_with_its_input_st
     assert (end.code, waited) == (TERMINATED, {"terminate": 1})
 
 
-async def test_process_that_ignores_end_of_input_is_terminated(
-    start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_process_that_ignores_end_of_input_is_terminated(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     started = await start(ignore_eof=True)
     end, waited = await stop(started, monkeypatch, until="terminate")
     assert (end.code, waited) == (TERMINATED, {"close_input": 0, "terminate": 1})

@@ -20,13 +20,13 @@ def resolve(path: str) -> str:
     return os.path.realpath(os.path.expanduser(path))
 
 
-def admit(profile: Profile, *, bypass_on: bool = False, default: str = "/", **wished: Any) -> SessionOptions:
-    return Admission(profile, resolve, default, bypass_on).admit(SessionOptions(**wished))
+def admit(profile: Profile, *, bypass_on: bool = False, default: str = "/", **requested_options: Any) -> SessionOptions:
+    return Admission(profile, resolve, default, bypass_on).admit(SessionOptions(**requested_options))
 
 
-def refused(profile: Profile, **wished: Any) -> str:
+def refused(profile: Profile, **requested_options: Any) -> str:
     with pytest.raises(PermissionDenied) as caught:
-        admit(profile, **wished)
+        admit(profile, **requested_options)
     assert caught.value.message.startswith(caught.value.data["field"])
     return str(caught.value.data["field"])
 
@@ -112,13 +112,13 @@ BYPASSES: list[dict[str, Any]] = [
 ]
 
 
-@every_row("wish", BYPASSES)
-def test_bypass_admission(wish: dict[str, Any]) -> None:
-    admit(Profile(bypass="allow"), **wish)
-    admit(Profile(bypass="confirm"), bypass_on=True, **wish)
-    refused(Profile(bypass="confirm"), **wish)
-    refused(Profile(bypass="never"), bypass_on=True, **wish)
-    refused(Profile(mode_ceiling="auto", bypass="allow"), bypass_on=True, **wish)
+@every_row("requested", BYPASSES)
+def test_bypass_admission(requested: dict[str, Any]) -> None:
+    admit(Profile(bypass="allow"), **requested)
+    admit(Profile(bypass="confirm"), bypass_on=True, **requested)
+    refused(Profile(bypass="confirm"), **requested)
+    refused(Profile(bypass="never"), bypass_on=True, **requested)
+    refused(Profile(mode_ceiling="auto", bypass="allow"), bypass_on=True, **requested)
 
 
 def test_tools_can_be_fewer_never_more() -> None:
@@ -241,8 +241,8 @@ def test_a_suggestion_that_lifts_a_ceiling_is_not_offered(disk: Path) -> None:
 
 
 def test_without_a_policy_nothing_is_changed() -> None:
-    wished = SessionOptions(cwd="x", max_turns=5, permission_mode="bypassPermissions")
-    assert Admission(OPEN_PROFILE, resolve, "/").admit(wished) == wished
+    requested_options = SessionOptions(cwd="x", max_turns=5, permission_mode="bypassPermissions")
+    assert Admission(OPEN_PROFILE, resolve, "/").admit(requested_options) == requested_options
 
 
 options = st.fixed_dictionaries(
@@ -269,16 +269,16 @@ profiles = st.sampled_from(
 
 
 @given(profiles, options)
-def test_what_was_admitted_is_admitted_again_unchanged(profile: Profile, wished: dict[str, Any]) -> None:
+def test_what_was_admitted_is_admitted_again_unchanged(profile: Profile, requested_options: dict[str, Any]) -> None:
     try:
-        admitted = admit(profile, default="/tmp", **wished)
+        admitted = admit(profile, default="/tmp", **requested_options)
     except ClaudeCodeError:
         return
     assert Admission(profile, resolve, "/tmp").admit(admitted) == admitted
 
 
 @every_row(
-    ("field", "wished"),
+    ("field", "requested_options"),
     [
         ("sandbox.enabled", {"enabled": False}),
         ("sandbox.enabled", {"enabled": 1}),
@@ -291,13 +291,17 @@ def test_what_was_admitted_is_admitted_again_unchanged(profile: Profile, wished:
         ("sandbox.enableWeakerNestedSandbox", {"enableWeakerNestedSandbox": True}),
     ],
 )
-def test_the_sandbox_of_claude_code_can_only_be_made_tighter(field: str, wished: dict[str, Any]) -> None:
-    assert refused(REMOTE_PROFILE, sandbox=wished) == field
-    assert admit(LOCAL_PROFILE, sandbox=wished).sandbox == wished
+def test_the_sandbox_of_claude_code_can_only_be_made_tighter(field: str, requested_options: dict[str, Any]) -> None:
+    assert refused(REMOTE_PROFILE, sandbox=requested_options) == field
+    assert admit(LOCAL_PROFILE, sandbox=requested_options).sandbox == requested_options
 
 
 def test_stricter_sandbox_is_accepted_and_commands_still_ask() -> None:
-    wished = {"enabled": True, "network": {"deniedDomains": ["example.org"]}, "filesystem": {"denyWrite": ["/srv"]}}
-    admitted = admit(REMOTE_PROFILE, sandbox=wished).sandbox
-    assert admitted == {**wished, "autoAllowBashIfSandboxed": False, "allowUnsandboxedCommands": False}
+    requested_options = {
+        "enabled": True,
+        "network": {"deniedDomains": ["example.org"]},
+        "filesystem": {"denyWrite": ["/srv"]},
+    }
+    admitted = admit(REMOTE_PROFILE, sandbox=requested_options).sandbox
+    assert admitted == {**requested_options, "autoAllowBashIfSandboxed": False, "allowUnsandboxedCommands": False}
     assert admit(REMOTE_PROFILE).sandbox is None

@@ -71,7 +71,7 @@ def decide(tool: str, allow: list[str], deny: list[str], *, cwd: str = "/code", 
         ("", ASK),
     ],
 )
-def test_command_output(command: str, decision: Decision) -> None:
+def test_command_rules(command: str, decision: Decision) -> None:
     allow, deny = ["Bash(git diff *)", "Bash(git log:*)"], ["Bash(rm *)", "Bash(git push *)"]
     assert decide("Bash", allow, deny, command=command) is decision
 

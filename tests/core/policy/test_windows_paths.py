@@ -170,5 +170,5 @@ def test_a_program_is_known_with_its_extension() -> None:
         ("a.py", r"C:\src", "a.py"),
     ],
 )
-def test_files_are_described_from_the_session_s_directory(path: str, cwd: str, told: str) -> None:
-    assert describe("Read", {"file_path": path}, cwd, WINDOWS) == f"Read {told}"
+def test_files_are_described_from_the_session_s_directory(path: str, cwd: str, reported_text: str) -> None:
+    assert describe("Read", {"file_path": path}, cwd, WINDOWS) == f"Read {reported_text}"

@@ -58,14 +58,14 @@ async def test_a_child_that_has_no_environment_to_show_yet_is_waited_for(monkeyp
     process = await asyncio.create_subprocess_exec(*argv, env={}, stdin=reading, start_new_session=True)
     look = leftovers._unreadable_mark
 
-    def look_and_go_on(seen: psutil.Process) -> str | None:
+    def continue_after_look(seen: psutil.Process) -> str | None:
         if seen.pid != process.pid:
             return None  # others without an environment would be waited for as long as the limits below say
         found = look(seen)
         os.write(writing, b"!")
         return found
 
-    monkeypatch.setattr(leftovers, "_unreadable_mark", look_and_go_on)
+    monkeypatch.setattr(leftovers, "_unreadable_mark", continue_after_look)
     for limit in ("_YOUNG", "_SWEEP_TIMEOUT"):  # in which a busy machine may not have come that far
         monkeypatch.setattr(leftovers, limit, PATIENCE)
     try:

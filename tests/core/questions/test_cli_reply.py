@@ -124,9 +124,9 @@ def test_an_edited_plan_keeps_what_else_belongs_to_it() -> None:
     ],
 )
 @every_row("way", ["answers", "updated_input"])
-def test_answers_come_as_mapping_or_list_with_labels_or_free_text(answers: Any, heard: Any, way: str) -> None:
+def test_answers_come_as_mapping_or_list_with_labels_or_free_text(answers: Any, received_texts: Any, way: str) -> None:
     answer = {"answers": answers} if way == "answers" else {"updated_input": {"answers": answers}}
-    assert allowed(question("AskUserQuestion", TWO), **answer) == {**TWO, "answers": heard}
+    assert allowed(question("AskUserQuestion", TWO), **answer) == {**TWO, "answers": received_texts}
 
 
 def test_a_text_alone_answers_the_only_question() -> None:
@@ -181,10 +181,10 @@ def test_text_takes_precedence_over_header_and_number() -> None:
     ],
 )
 @every_row("way", ["answers", "updated_input"])
-def test_answers_that_do_not_fit_are_explained(answers: Any, told: str, way: str) -> None:
+def test_answers_that_do_not_fit_are_explained(answers: Any, reported_text: str, way: str) -> None:
     answer = {"answers": answers} if way == "answers" else {"updated_input": {"answers": answers}}
     error = refusal(question("AskUserQuestion", TWO), Answer(allow=True, **answer))
-    assert told in error.message
+    assert reported_text in error.message
     assert error.data["field"] == "answers"
 
 

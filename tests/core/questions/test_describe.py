@@ -63,8 +63,8 @@ def test_call_description(tool: str, tool_input: Input, line: str) -> None:
         ("/srv/app/a.py", "", "/srv/app/a.py"),
     ],
 )
-def test_files_of_the_session_are_named_from_its_directory(path: str, cwd: str, told: str) -> None:
-    assert describe("Read", {"file_path": path}, cwd) == f"Read {told}"
+def test_files_of_the_session_are_named_from_its_directory(path: str, cwd: str, reported_text: str) -> None:
+    assert describe("Read", {"file_path": path}, cwd) == f"Read {reported_text}"
 
 
 @every_row(
@@ -81,10 +81,10 @@ def test_files_of_the_session_are_named_from_its_directory(path: str, cwd: str, 
         ("same", "same", "0 lines changed"),
     ],
 )
-def test_an_edit_tells_how_many_lines_it_changes(old: str, new: str, told: str) -> None:
+def test_an_edit_tells_how_many_lines_it_changes(old: str, new: str, reported_text: str) -> None:
     tool_input = {"file_path": "src/auth.py", "old_string": old, "new_string": new}
-    assert describe("Edit", tool_input) == f"Edit src/auth.py: {told}"
-    assert describe("Edit", {**tool_input, "replace_all": True}) == f"Edit src/auth.py: {told}, everywhere"
+    assert describe("Edit", tool_input) == f"Edit src/auth.py: {reported_text}"
+    assert describe("Edit", {**tool_input, "replace_all": True}) == f"Edit src/auth.py: {reported_text}, everywhere"
 
 
 @given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")))

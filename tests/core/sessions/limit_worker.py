@@ -21,7 +21,7 @@ MOMENTS: dict[str, Callable[[Event], bool]] = {
 """From the acceptance of the message to the end of its turn."""
 
 
-class Killer:
+class KillingWorker:
     """Ends this process at the first event of a kind, once it is armed."""
 
     def __init__(self, moment: str) -> None:
@@ -41,7 +41,7 @@ def kill() -> None:
 
 
 async def main(moment: str, prompt: str, state_dir: str, cwd: str) -> None:
-    killer = Killer(moment)
+    killer = KillingWorker(moment)
     service = Service(load_settings({}, state_dir=state_dir))
     service.observe(killer)
     async with service:

@@ -75,9 +75,9 @@ async def test_a_notice_says_where_the_cli_asks_the_model_for_other_thinking_tha
         asked = body.get("thinking", {"type": "disabled"})
         wanted = {"type": thinking.type, **({"budget_tokens": 2000} if thinking.budget_tokens else {})}
         heeded = wanted.items() <= asked.items()
-        told = [line for line in notices_of(session) if line.startswith("thinking")]
-        assert bool(told) is not heeded, (name, what, asked, told)
-        assert all(body["model"].startswith(re.findall(r"claude-[a-z0-9-]+", line)[0]) for line in told)
+        reported_text = [line for line in notices_of(session) if line.startswith("thinking")]
+        assert bool(reported_text) is not heeded, (name, what, asked, reported_text)
+        assert all(body["model"].startswith(re.findall(r"claude-[a-z0-9-]+", line)[0]) for line in reported_text)
 
 
 @every_row(
@@ -90,8 +90,8 @@ async def test_a_notice_says_where_the_cli_asks_the_model_for_other_thinking_tha
         ({"disallowed_tools": ("Qqq",)}, "disallowedTools: there is no tool named 'Qqq'."),
     ],
 )
-def test_unknown_tools_are_told(asked: Any, told: str) -> None:
-    assert option_notices(SessionOptions(**asked)) == (told,)
+def test_unknown_tools_are_told(asked: Any, reported_text: str) -> None:
+    assert option_notices(SessionOptions(**asked)) == (reported_text,)
 
 
 def test_a_long_list_of_unknown_tools_is_cut() -> None:

@@ -143,9 +143,7 @@ async def test_whatever_the_order_everybody_gets_their_own_answer(
     assert session.turns == len(callers.sent) + 1
 
 
-async def test_crash_ends_the_turn_and_keeps_queued_messages(
-    service: Service, sandbox: Sandbox
-) -> None:
+async def test_crash_ends_the_turn_and_keeps_queued_messages(service: Service, sandbox: Sandbox) -> None:
     first = await service.create(script("slow", text("never", delay=60)), options(sandbox))
     session = first.session
     await until(session, lambda: first.message.started)

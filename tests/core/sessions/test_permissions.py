@@ -117,9 +117,7 @@ async def test_the_first_answer_wins(shared: SharedSessions) -> None:
 
 
 @pytest.mark.soak  # tests/server/test_faults.py
-async def test_timeout_is_a_denial_that_the_model_gets(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
+async def test_timeout_is_a_denial_that_the_model_gets(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(permission_timeout_ms=300)
     turn = await service.create(ASK, options(sandbox))
     session = turn.session
@@ -175,13 +173,13 @@ async def test_obsolete_question_disappears_everywhere(shared: SharedSessions, e
 
 @on_shared_loop
 async def test_channel_can_answer_immediately(shared: SharedSessions) -> None:
-    class Eager(Bystander):
+    class ImmediateChannel(Bystander):
         def offer(self, question: Question) -> None:
             super().offer(question)
             shared.service.broker.answer(question.session_id, question.id, Answer(allow=True), "eager")
 
     session = await shared.session()
-    with added(shared.service, Eager()):
+    with added(shared.service, ImmediateChannel()):
         turn = await shared.service.send(session.id, ASK)
         assert (await end_of(turn)).ok
     assert made(shared.sandbox)

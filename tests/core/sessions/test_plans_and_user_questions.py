@@ -86,8 +86,8 @@ async def test_answers_reach_the_model(
     assert user_question.kind is QuestionKind.USER_QUESTION
     assert [choice.labels for choice in user_question.choices] == [("red", "blue"), ("apple", "pear", "plum")]
     shared.service.respond(session.id, asked, Answer(allow=True, answers=answers))
-    heard = (await end_of(turn)).result
-    assert all(f'"{answer}"' in heard for answer in expected), heard
+    received_texts = (await end_of(turn)).result
+    assert all(f'"{answer}"' in received_texts for answer in expected), received_texts
 
 
 @on_shared_loop

@@ -81,7 +81,7 @@ async def test_the_next_session_like_the_last_one_takes_the_spare_and_its_id(
     assert (warm.id, warm.pid, outcome.result) == (spare.id, pid, "done")
     assert transcripts(sandbox) == {cold.id, warm.id}
     assert registered(sandbox) >= {cold.pid, warm.pid}
-    await its_events_and_costs_are_those_of_a_cold_start(cold, warm)
+    await assert_equal_to_cold_start(cold, warm)
     assert (
         await say(service, warm, script("where", tool("Bash", command="pwd > where"), "went on"))
     ).result == "went on"
@@ -89,11 +89,11 @@ async def test_the_next_session_like_the_last_one_takes_the_spare_and_its_id(
     await an_unused_spare_is_no_session_and_leaves_no_trace(service, sandbox, {cold, warm})
 
 
-async def its_events_and_costs_are_those_of_a_cold_start(cold: Session, warm: Session) -> None:
+async def assert_equal_to_cold_start(cold: Session, warm: Session) -> None:
     await warm.saved()
     kinds = (TurnStarted, StateChanged, ProcessChanged, TurnEnded)
-    told = [[type(one) for one in session.log.after(0) if isinstance(one, kinds)] for session in (cold, warm)]
-    assert told[0] == told[1]
+    reported_text = [[type(one) for one in session.log.after(0) if isinstance(one, kinds)] for session in (cold, warm)]
+    assert reported_text[0] == reported_text[1]
     assert cold.usage == warm.usage
     assert (cold.costs.spent_usd, cold.model_turns) == (warm.costs.spent_usd, warm.model_turns)
     record = warm.deps.stores.recorder.records.read(warm.id)

@@ -23,13 +23,13 @@ def die(session: Session) -> None:
     os.kill(session.pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("certainly_dead", [pytest.param(False, marks=pytest.mark.soak), True], ids=["dying", "dead"])
+@pytest.mark.parametrize("known_dead", [pytest.param(False, marks=pytest.mark.soak), True], ids=["dying", "dead"])
 async def test_a_message_to_a_process_that_died_while_idle_is_not_lost(
-    service: Service, sandbox: Sandbox, model: ScriptedModelThread, certainly_dead: bool
+    service: Service, sandbox: Sandbox, model: ScriptedModelThread, known_dead: bool
 ) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))
     die(session)
-    if certainly_dead:
+    if known_dead:
         psutil.wait_procs([psutil.Process(session.pid)], timeout=PATIENCE)  # the loop stands still meanwhile
     turn = await service.send(session.id, script("two", "second"), busy_mode=BusyMode.REFUSE)
     behind = await service.send(session.id, script("three", "third"), busy_mode=BusyMode.QUEUE)

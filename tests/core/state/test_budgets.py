@@ -133,7 +133,7 @@ def test_history_is_complete(spending: Spending, tmp_path: Path, clock: Clock) -
     assert Spending(Database(tmp_path / "state"), clock).take_unannounced() == []
 
 
-def die_before_saying(state: Path) -> None:
+def die_before_report(state: Path) -> None:
     """A server that is killed when it has written an amount and said nothing yet."""
     assert len(spend(Spending(Database(state), Clock()), "alice", 85.0, MONTH)) == 1
     os._exit(0)

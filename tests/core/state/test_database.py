@@ -43,13 +43,13 @@ def test_all_files_are_for_their_owner_alone_whatever_the_umask(database: Databa
 def test_an_exception_takes_the_whole_transaction_back(database: Database) -> None:
     put(database, "kept", "1")
 
-    def half_done(db: sqlite3.Connection) -> None:
+    def incomplete_step(db: sqlite3.Connection) -> None:
         db.execute("INSERT INTO facts VALUES ('lost', '1')")
         db.execute("DELETE FROM facts WHERE name = 'kept'")
         raise RuntimeError("in the middle")
 
     with pytest.raises(RuntimeError):
-        database.write(half_done)
+        database.write(incomplete_step)
     assert (fact(database, "kept"), fact(database, "lost")) == ("1", None)
     put(database, "next", "2", durable=True)
     assert fact(database, "next") == "2"
@@ -148,7 +148,7 @@ def test_a_database_that_another_server_makes_meanwhile_is_not_taken_for_that_of
 ) -> None:
     others: list[Database] = []
 
-    def make_it_now(statement: str) -> None:
+    def create_concurrently(statement: str) -> None:
         if "sqlite_schema" in statement and not others:  # the program's mark has been read, the tables have not
             others.append(Database(tmp_path))
             others[0].open()
@@ -156,7 +156,7 @@ def test_a_database_that_another_server_makes_meanwhile_is_not_taken_for_that_of
     class Slow(Database):
         def _connect(self) -> sqlite3.Connection:
             connection = super()._connect()
-            connection.set_trace_callback(make_it_now)
+            connection.set_trace_callback(create_concurrently)
             return connection
 
     database = Slow(tmp_path)

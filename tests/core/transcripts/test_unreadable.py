@@ -203,9 +203,7 @@ def test_unreadable_history_keeps_its_last_content(disk: Disk, monkeypatch: pyte
     assert ids(catalog) == [first, second]
 
 
-def test_failed_session_lookup_is_not_reported_as_missing(
-    disk: Disk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_session_lookup_is_not_reported_as_missing(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     session_id = disk.session("hello")
     projects = ProjectFolders.below(str(disk.config), linked=True)
     transcripts, failing = Transcripts(projects), Failing(monkeypatch, errno.EMFILE)

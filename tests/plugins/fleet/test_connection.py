@@ -148,22 +148,22 @@ async def test_an_error_of_an_open_connection_only_interrupts_it(words: str) -> 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
-        told = connections > 1
+        reported_text = connections > 1
         writer.write(b'INFO {"server_id": "x", "version": "2.10.0", "max_payload": 1048576, "headers": true}\r\n')
         async for line in reader:
             if line.startswith(b"PING"):
                 writer.write(b"PONG\r\n")
-            elif line.startswith(b"SUB") and not told:
+            elif line.startswith(b"SUB") and not reported_text:
                 writer.write(f"-ERR '{words}'\r\n".encode())
                 break
         writer.close()
 
-    async def hear(_: object) -> None: ...
+    async def on_message(_: object) -> None: ...
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         connection = await connect(f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         connection.when_reconnected.append(back.set)
-        await connection.client.subscribe("a", cb=hear)
+        await connection.client.subscribe("a", cb=on_message)
         async with asyncio.timeout(HANG_SECONDS):
             await back.wait()
         assert connections == 2

@@ -55,7 +55,7 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
                     for word in ("at once", "later", "by the runner", "taken", "by a server")
                 ]  # fmt: skip
                 at_once, later, by_runner, taken, by_server = (each["sessionId"] for each in made)
-                stays = await asyncio.to_thread(begun_to_stay, server, laptop.project)
+                stays = await asyncio.to_thread(pinned_session, server, laptop.project)
             # The machine is gone, and the fleet answers.
             await until_listed(client, at_once, later, by_runner, taken, by_server, gone=True)
             done = await asyncio.to_thread(delete, laptop, at_once)
@@ -105,7 +105,7 @@ async def delete_by_own_server(place: ManagingComputer, session_id: str) -> None
         await call(client, "claude_manage_session", sessionId=session_id, action="delete", confirm=True)
 
 
-def begun_to_stay(server: ManagingComputer, directory: Path) -> str:
+def pinned_session(server: ManagingComputer, directory: Path) -> str:
     """The id of a session on the laptop that the fleet has no copy of, begun at a shell."""
     on_laptop = ("--machine", "laptop", "--cwd", str(directory))
     made = server.run("run", *on_laptop, "--stay", "--json", script("stay", "here"))

@@ -91,7 +91,7 @@ class Person:
     """Answers forms, and notes what the client was told."""
 
     asked: list[str] = field(default_factory=list)
-    heard: list[str] = field(default_factory=list)
+    received_texts: list[str] = field(default_factory=list)
     content: dict[str, Any] = field(default_factory=lambda: {"answer1": "blue"})
 
     async def answer(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -99,18 +99,18 @@ class Person:
         return types.ElicitResult(action="accept", content=self.content)
 
     def has_heard(self, what: str) -> bool:
-        return what in self.heard
+        return what in self.received_texts
 
-    async def hear(self, message: Any) -> None:
-        heard = getattr(message, "root", message)
-        params = getattr(heard, "params", None)
-        self.heard.append(str(getattr(params, "uri", None) or getattr(heard, "method", "")))
+    async def on_message(self, message: Any) -> None:
+        received_texts = getattr(message, "root", message)
+        params = getattr(received_texts, "params", None)
+        self.received_texts.append(str(getattr(params, "uri", None) or getattr(received_texts, "method", "")))
 
 
 def client_of(gateway: Gateway, mode: str, person: Person | None = None) -> Client:
     ask = person.answer if person is not None else None
     transport = InMemoryTransport(gateway.server())
-    return Client(transport, mode=mode, elicitation_callback=ask, message_handler=person.hear if person else None)
+    return Client(transport, mode=mode, elicitation_callback=ask, message_handler=person.on_message if person else None)
 
 
 @IN_2026
@@ -203,7 +203,7 @@ async def test_a_client_with_a_handshake_hears_of_what_it_has_subscribed_to(mach
         for _, uri in uris:
             request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
             await client.session.send_request(request, types.EmptyResult)
-        person.heard.clear()
+        person.received_texts.clear()
         for session, uri in uris:
             await finished(
                 client, "claude_send_message", sessionId=session, message=script("more", "y"), waitSeconds=40
@@ -235,10 +235,10 @@ async def test_a_client_is_notified_again_when_its_machine_is_back(
             uri = f"claude-session:///{made['sessionId']}"
             request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
             await client.session.send_request(request, types.EmptyResult)
-        person.heard.clear()
+        person.received_texts.clear()
         async with running_machine(engine.url, "a", service):
             await until_true(partial(person.has_heard, uri), "the subscription was not made again")
-            person.heard.clear()
+            person.received_texts.clear()
             await service.send(made["sessionId"], script("more", "y"))
             await until_true(partial(person.has_heard, uri), "a change was not announced")
     await gateway.close()
@@ -249,7 +249,7 @@ async def test_a_client_of_2026_hears_of_all_machines_on_one_stream(machines: Tw
         report = await finished(
             client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("b")
         )
-        uri, heard = f"claude-session:///{report['sessionId']}", set()
+        uri, received_texts = f"claude-session:///{report['sessionId']}", set()
         async with client.listen(resources_list_changed=True, resource_subscriptions=[uri, LIST]) as changes:
             await finished(
                 client,
@@ -263,8 +263,8 @@ async def test_a_client_of_2026_hears_of_all_machines_on_one_stream(machines: Tw
             )
             async with asyncio.timeout(HANG_SECONDS):
                 async for change in changes:
-                    heard.add(getattr(change, "uri", None) or type(change).__name__)
-                    if heard >= {uri, LIST, "ResourcesListChanged"}:
+                    received_texts.add(getattr(change, "uri", None) or type(change).__name__)
+                    if received_texts >= {uri, LIST, "ResourcesListChanged"}:
                         break
 
 

@@ -235,9 +235,12 @@ async def test_a_session_of_a_machine_that_is_gone_is_taken_over_at_its_next_mes
         for id_ in (session, elsewhere):
             sent = await client.call_tool("claude_send_message", {"sessionId": id_, "message": "x"})
             assert getattr(sent.content[0], "text", "") == "sent"
-            told = (sent.structured_content or {}).get("lostTurn"), (sent.structured_content or {}).get("withoutTree")
+            reported_text = (
+                (sent.structured_content or {}).get("lostTurn"),
+                (sent.structured_content or {}).get("withoutTree"),
+            )
             lost = {"code": "machine_lost", "detail": "a turn"}
-            assert told == ((lost, "no repository") if id_ == session else (None, None))
+            assert reported_text == ((lost, "no repository") if id_ == session else (None, None))
         refused = await client.call_tool("claude_send_message", {"sessionId": refusing, "message": "x"})
     assert taken == [(id_, "local") for id_ in (session, elsewhere, refusing)]
     assert refused.is_error
@@ -249,18 +252,18 @@ async def test_a_cancelled_call_with_notifications_that_nobody_took_does_not_sto
 ) -> None:
     """Its connection carries the calls of others too."""
     monkeypatch.setattr(machine_link, "_MAX_WAITING", 10)
-    told = asyncio.Event()
+    reported_text = asyncio.Event()
 
     async def on_call(context: sdk.Context, request: types.CallToolRequestParams) -> types.CallToolResult:
         for number in range(100 if request.name == "many" else 0):
             await context.session.report_progress(number, None, "step")
         return result("done")
 
-    async def take_none(_: list[machine_link.Notification]) -> None:
-        told.set()
+    async def refuse_all(_: list[machine_link.Notification]) -> None:
+        reported_text.set()
         await asyncio.Event().wait()
 
-    class Nobody:
+    class SilentClient:
         async def notify(self, method: str, params: Any) -> None: ...
 
         async def request(self, exchange: object, method: str, params: Any) -> dict[str, Any]:
@@ -269,13 +272,13 @@ async def test_a_cancelled_call_with_notifications_that_nobody_took_does_not_sto
     async with (
         asyncio.timeout(HANG_SECONDS),
         backend_machine(engine.url, on_call),
-        machine_link.open_link(fleet.client, "m", "m", "local", (), Nobody()) as link,
+        machine_link.open_link(fleet.client, "m", "m", "local", (), SilentClient()) as link,
     ):
         await link.request("initialize", json.loads(INITIALIZE)["params"])
         link.notify("notifications/initialized", {})
         params = {"name": "many", "arguments": {}, "_meta": {"progressToken": 1}}
-        many = asyncio.ensure_future(link.request("tools/call", params, notified=take_none))
-        await told.wait()
+        many = asyncio.ensure_future(link.request("tools/call", params, notified=refuse_all))
+        await reported_text.wait()
         await until_true(lambda: any(len(each._waiting) == 10 for each in link._exchanges.values()))
         many.cancel()
         answer = await link.request("tools/call", {"name": "one", "arguments": {}})
@@ -395,9 +398,7 @@ async def test_a_gateway_serves_the_clients_of_a_shared_socket(
             await running
 
 
-async def test_machine_that_sends_no_rows_is_not_polled_forever(
-    engine: Running, fleet: FleetConnection
-) -> None:
+async def test_machine_that_sends_no_rows_is_not_polled_forever(engine: Running, fleet: FleetConnection) -> None:
     asked: list[Any] = []
 
     async def on_call(_: sdk.Context, params: types.CallToolRequestParams) -> types.CallToolResult:

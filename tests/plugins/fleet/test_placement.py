@@ -171,7 +171,7 @@ def test_a_full_queue_and_a_second_place_are_refused() -> None:
 def test_whoever_asks_for_every_place_leaves_room_for_others() -> None:
     queue = FairQueue(longest=100)
 
-    def takes_all(principal: str) -> int:
+    def always_free(principal: str) -> int:
         for number in range(101):
             try:
                 queue.add(f"{principal}{number}", principal, DEMAND)
@@ -179,7 +179,7 @@ def test_whoever_asks_for_every_place_leaves_room_for_others() -> None:
                 return number
         raise AssertionError("there is no limit")
 
-    assert [takes_all(principal) for principal in ("alice", "bob", "carol")] == [50, 25, 13]
+    assert [always_free(principal) for principal in ("alice", "bob", "carol")] == [50, 25, 13]
     assert queue.add("d0", "dan", DEMAND) == 4
 
 

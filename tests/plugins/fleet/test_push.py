@@ -82,7 +82,7 @@ class Fleet:
         assert self.browser.post(path, {"decision": "allow"}).status == 200
 
 
-def told(receiver: PushReceiver, kind: str, session_id: str) -> Received:
+def reported_text(receiver: PushReceiver, kind: str, session_id: str) -> Received:
     """The next thing that it is told, which is this."""
     received = receiver.next()
     said = json.loads(received.body)
@@ -111,7 +111,7 @@ def test_a_question_on_any_machine_is_pushed_once_to_each_receiver_that_there_is
             fleet.browser.ask("PUT", "/api/push", {"events": ["question"], "quietHours": None})
             for machine in machines:
                 question = fleet.ask_on(machine, f"one-{machine}")
-                check_signature(told(first, "question", question["sessionId"]), hook["secret"])
+                check_signature(reported_text(first, "question", question["sessionId"]), hook["secret"])
                 pushed = push_service.next()
                 shown = keys.decrypt(pushed.body)
                 assert (
@@ -129,11 +129,11 @@ def test_a_question_on_any_machine_is_pushed_once_to_each_receiver_that_there_is
         fleet.register(kind="webhook", url=second.url)
         with laptop.joined("laptop"):
             question = fleet.ask_on("laptop", "two")
-            told(second, "question", question["sessionId"])
+            reported_text(second, "question", question["sessionId"])
             push_service.next()
             fleet.answer(question)
             last = fleet.ask_on("server", "three")
-            told(second, "question", last["sessionId"])
+            reported_text(second, "question", last["sessionId"])
             push_service.next()
     for receiver in (first, second, push_service):
         assert receiver.received.empty(), "somebody was told twice, or after they were removed"

@@ -33,10 +33,10 @@ from tests.support.waiting import HANG_SECONDS, until, until_true
 from .conftest import in_own_task
 from .programs import NamedFleet, choose
 from .test_push import inbox_of
-from .test_sign_in import PeoplesPlace
+from .test_sign_in import SignInComputer
 
 
-class SharingPlace(PeoplesPlace):
+class SharingPlace(SignInComputer):
     """One whose people can share their sessions."""
 
     def variables(self) -> dict[str, str]:

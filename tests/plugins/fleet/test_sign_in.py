@@ -19,7 +19,7 @@ from tests.support.ports import free_port
 from tests.support.waiting import until
 
 
-class PeoplesPlace(Computer):
+class SignInComputer(Computer):
     """A machine that believes gateways at which people sign in."""
 
     def variables(self) -> dict[str, str]:
@@ -32,7 +32,7 @@ class PeoplesPlace(Computer):
 async def test_invited_people_sign_in_at_a_gateway_and_machines_believe_it(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:
-    server, laptop = PeoplesPlace(tmp_path / "server", model.url), PeoplesPlace(tmp_path / "laptop", model.url)
+    server, laptop = SignInComputer(tmp_path / "server", model.url), SignInComputer(tmp_path / "laptop", model.url)
     desk = Computer(tmp_path / "desk", model.url)
     served = Embedded(server.root, server, server.variables(), free_port())
     http = ("--http", f"127.0.0.1:{served.port}", "--oauth")

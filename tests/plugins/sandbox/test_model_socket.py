@@ -228,12 +228,12 @@ async def test_the_log_says_whose_request_could_not_be_forwarded_and_where(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     # It answers with something that is no HTTP.
-    async def talk_nonsense(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def send_garbage(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"nonsense\r\n\r\n")
         await writer.drain()
         writer.close()
 
-    async with await asyncio.start_server(talk_nonsense, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(send_garbage, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         address = {"ANTHROPIC_BASE_URL": f"http://user:{TOKEN}@127.0.0.1:{port}", "ANTHROPIC_API_KEY": KEY}
         socket = ModelSocket(address, "session s-1")
@@ -373,9 +373,7 @@ async def test_an_api_that_cannot_be_reached_costs_nothing(tmp_path: Path) -> No
         socket.close()
 
 
-async def test_garbage_is_logged_in_at_most_two_lines(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_garbage_is_logged_in_at_most_two_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with opened(tmp_path) as (_, socket, path):
         for number in range(300):
             await said(path, f"garbage {number}\r\n\r\n".encode())

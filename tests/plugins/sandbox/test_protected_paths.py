@@ -117,16 +117,16 @@ def test_a_directory_is_known_by_another_name(machine: Machine) -> None:
         subprocess.run(["umount", other], check=True)
 
 
-@pytest.mark.parametrize("wish", ["home/op/.cache/x", "home/op/.dotfiles", "tmp/claude-code-mcp-1.2.3.4-files"])
-def test_what_nobody_listed_is_judged_more_strictly(machine: Machine, wish: str) -> None:
-    directory = str(machine.root / wish)
+@pytest.mark.parametrize("requested", ["home/op/.cache/x", "home/op/.dotfiles", "tmp/claude-code-mcp-1.2.3.4-files"])
+def test_what_nobody_listed_is_judged_more_strictly(machine: Machine, requested: str) -> None:
+    directory = str(machine.root / requested)
     assert machine.protected().conflict(directory) is None
     assert machine.protected().conflict_of_choice(directory) is not None
 
 
-@pytest.mark.parametrize("wish", ["/usr/src/linux", "/etc/apt", "/proc/self", "/"])
-def test_system_directories_cannot_be_working_directories(machine: Machine, wish: str) -> None:
-    assert machine.protected().conflict_of_choice(wish) is not None
+@pytest.mark.parametrize("requested", ["/usr/src/linux", "/etc/apt", "/proc/self", "/"])
+def test_system_directories_cannot_be_working_directories(machine: Machine, requested: str) -> None:
+    assert machine.protected().conflict_of_choice(requested) is not None
 
 
 def test_a_profile_can_list_a_key_to_be_read_but_nothing_that_holds_keys_and_nothing_of_the_server(

@@ -418,9 +418,7 @@ async def test_a_passkey_must_be_known_verified_and_of_this_origin(served: Embed
 @pytest.mark.parametrize(
     "credential", ["[" * 16_000, '{"rawId":' * 1700, "null", '"x"', "1e999", '{"rawId": "\\ud800"}']
 )
-async def test_invalid_credential_is_an_unknown_passkey(
-    served: Embedded, ann: Device, credential: str
-) -> None:
+async def test_invalid_credential_is_an_unknown_passkey(served: Embedded, ann: Device, credential: str) -> None:
     form = form_of(await ann.consent_page((await PlainClient.registered(served)).address()))
     sent = {**form.fields, "credential": credential, "decision": "allow"}
     assert (await ann.post(form.action, sent)).status_code == 403

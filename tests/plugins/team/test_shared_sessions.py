@@ -85,15 +85,15 @@ async def test_who_may_watch_is_told_whose_it_is_and_who_else_may(tmp_path: Path
     await access.share(SESSION, "ann", "group:leads", Access.ANSWER)
     await access.share(SESSION, "ann", "cyd", Access.WATCH)
     rows = [{"with": "cyd", "access": "watch"}, {"with": "group:leads", "access": "answer"}]
-    told = {name: access.sharing(SESSION, name) for name in ("ann", "bob", "cyd", "eve")}
-    assert {name: sharing.owner for name, sharing in told.items()} == {
+    reported_text = {name: access.sharing(SESSION, name) for name in ("ann", "bob", "cyd", "eve")}
+    assert {name: sharing.owner for name, sharing in reported_text.items()} == {
         "ann": None,
         "bob": "ann",
         "cyd": "ann",
         "eve": None,
     }
-    assert [told[name].rows for name in ("ann", "bob", "cyd")] == [rows] * 3
-    assert told["eve"].rows is None, "nobody else's share is told to whom it is not shared with"
+    assert [reported_text[name].rows for name in ("ann", "bob", "cyd")] == [rows] * 3
+    assert reported_text["eve"].rows is None, "nobody else's share is told to whom it is not shared with"
 
 
 async def test_shares_outlive_a_restart_follow_a_new_id_and_are_seen_by_other_servers(tmp_path: Path) -> None:
@@ -193,11 +193,11 @@ async def test_who_may_not_watch_any_more_hears_of_no_change(service: Service, s
     await end_of(turn)
     session = turn.session.id
     await service.stored.share(session, "bob", Access.WATCH, caller=ann)
-    heard, begun = list[str](), asyncio.Event()
+    received_texts, begun = list[str](), asyncio.Event()
 
     async def follow() -> None:
         async for lines in service.stored.follow(session, caller=bob):
-            heard.extend(lines)
+            received_texts.extend(lines)
             begun.set()
 
     following = asyncio.create_task(follow())
@@ -207,7 +207,7 @@ async def test_who_may_not_watch_any_more_hears_of_no_change(service: Service, s
         await service.stored.unshare(session, "bob", caller=ann)
         await say(service, session, script("three", "third"), caller=ann)
         await following
-    assert not any("third" in line for line in heard)
+    assert not any("third" in line for line in received_texts)
 
 
 async def test_without_a_plug_in_that_shares_a_session_is_its_owners_alone(

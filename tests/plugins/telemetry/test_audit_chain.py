@@ -195,14 +195,14 @@ def test_a_collector_gets_every_line_as_it_is_in_the_file_also_after_failures(tm
 
 
 def test_a_sink_that_is_away_holds_up_nothing_and_is_counted(tmp_path: Path) -> None:
-    class Away:
+    class UnavailableSink:
         def __call__(self, lines: Any) -> None:
             raise OSError("away")
 
         def close(self) -> None:
             pass
 
-    path, sink = tmp_path / "audit.jsonl", AuditSink("away", Away(), tries=2, pause=0.01)
+    path, sink = tmp_path / "audit.jsonl", AuditSink("away", UnavailableSink(), tries=2, pause=0.01)
     write(path, *range(5), sinks=[sink])
     assert numbers_in(path) == [*range(5)]
     assert sink.lost == 5

@@ -75,7 +75,9 @@ def test_an_answer_from_elsewhere_is_first(
     until((sandbox.project / "done").exists)
     assert "already" not in said
     again = [other(shared, question["sessionId"], question["inputId"]) for other in WAYS]
-    assert all(re.search(r"already answered|no (open )?question", told, re.IGNORECASE) for told in again), again
+    assert all(
+        re.search(r"already answered|no (open )?question", reported_text, re.IGNORECASE) for reported_text in again
+    ), again
 
 
 @pytest.mark.parametrize("way", [by_console, *(pytest.param(way, marks=pytest.mark.soak) for way in WAYS[1:])])

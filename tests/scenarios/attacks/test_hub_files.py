@@ -175,9 +175,7 @@ async def test_no_file_of_a_session_keeps_the_operators_changes_from_the_hub(
         await until_true(lambda: [*states(hub)] == ["later"], "neither has another file of servers")
 
 
-async def test_denial_applies_even_if_another_operator_file_is_unreadable(
-    machine: Machine, operator: Operator
-) -> None:
+async def test_denial_applies_even_if_another_operator_file_is_unreadable(machine: Machine, operator: Operator) -> None:
     async with operator.hub() as hub:
         (machine.root / "mcp.json").write_text("{")
         await until_true(lambda: "cannot be read" in str(hub.problems))

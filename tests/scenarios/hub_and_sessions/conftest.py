@@ -251,7 +251,7 @@ async def connect(start_rig: StartRig) -> AsyncIterator[StartCaller]:
         surface = surfaces.setdefault(id(rig), McpServer(rig.service, hub=rig.hub))
         changes: list[str] = []
 
-        async def hear(message: Any) -> None:
+        async def on_message(message: Any) -> None:
             match message:
                 case types.ToolListChangedNotification():
                     changes.append("tools")
@@ -269,7 +269,7 @@ async def connect(start_rig: StartRig) -> AsyncIterator[StartCaller]:
             mode=mode,
             elicitation_callback=elicit,
             sampling_callback=sample,
-            message_handler=hear,
+            message_handler=on_message,
         )
         ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         connected.append(asyncio.ensure_future(keep(client, ready)))

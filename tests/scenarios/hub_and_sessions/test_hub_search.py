@@ -58,9 +58,7 @@ async def test_a_question_in_the_middle_of_such_a_call_is_answered(
     assert "Ada" in await caller.text("claude_mcp_call", name="mcp__x__ask")
 
 
-async def test_unknown_name_is_refused_and_hub_tools_stay_unlisted(
-    start_rig: StartRig, connect: StartCaller
-) -> None:
+async def test_unknown_name_is_refused_and_hub_tools_stay_unlisted(start_rig: StartRig, connect: StartCaller) -> None:
     rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-search")
     caller: Caller = await connect(rig)
     code, message = await caller.refused("claude_mcp_call", name="mcp__x__nothing")

@@ -10,7 +10,7 @@ from tests.hub.test_claude_sign_in import Cli, cli  # noqa: F401 - a fixture
 from tests.hub.test_foreign_servers import node
 
 from .conftest import Both, Seen, full
-from .parity import told
+from .parity import reported_text
 
 
 @pytest.mark.soak  # what the hub does: test_mcp_bridge.py
@@ -32,17 +32,23 @@ async def test_tools_results_resources_prompts_and_questions(both: Both) -> None
         messages=("/mcp__x__greet Ada",),
         answers=lambda asked: choices if len(asked.choices) == len(choices) else ["Yes"],
     )
-    told(seen, "a tool is called", lambda one: "its result" if '"hi"' in one.results[0] else one.results[0])
-    told(seen, "a result of 150,000 characters", lambda one: _saved(one.results[1], 150_000))
-    told(seen, "structured content of 150,000 characters", lambda one: _saved(one.results[2], 150_000))
-    told(seen, "a server asks for roots", lambda one: _directory(one, one.results[3]))
-    told(seen, "resources are listed", lambda one: "listed" if "full://note" in one.results[4] else "none")
-    told(seen, "a resource is read", lambda one: "its text" if "This is full://note" in one.results[5] else "none")
+    reported_text(seen, "a tool is called", lambda one: "its result" if '"hi"' in one.results[0] else one.results[0])
+    reported_text(seen, "a result of 150,000 characters", lambda one: _saved(one.results[1], 150_000))
+    reported_text(seen, "structured content of 150,000 characters", lambda one: _saved(one.results[2], 150_000))
+    reported_text(seen, "a server asks for roots", lambda one: _directory(one, one.results[3]))
+    reported_text(seen, "resources are listed", lambda one: "listed" if "full://note" in one.results[4] else "none")
+    reported_text(
+        seen, "a resource is read", lambda one: "its text" if "This is full://note" in one.results[5] else "none"
+    )
     filled = {"first": "Ada", "second": "Lovelace", "colors": ["r", "b"], "size": "l", "sure": True, "count": 3}
-    told(seen, "a server asks with a form", lambda one: _answer(one, {"action": "accept", "content": filled}, 8))
-    told(seen, "a server asks to open a URL", lambda one: _answer(one, {"action": "accept"}, 7))
-    told(seen, "a server refuses until a URL was opened (-32042)", _called_again)
-    told(seen, "`/mcp__server__prompt`", lambda one: "the prompt" if one.said == "Good day, Ada!" else one.said)
+    reported_text(
+        seen, "a server asks with a form", lambda one: _answer(one, {"action": "accept", "content": filled}, 8)
+    )
+    reported_text(seen, "a server asks to open a URL", lambda one: _answer(one, {"action": "accept"}, 7))
+    reported_text(seen, "a server refuses until a URL was opened (-32042)", _called_again)
+    reported_text(
+        seen, "`/mcp__server__prompt`", lambda one: "the prompt" if one.said == "Good day, Ada!" else one.said
+    )
 
 
 def _called_again(one: Seen) -> str:
@@ -64,7 +70,7 @@ def _directory(one: Seen, result: str) -> str:
 @pytest.mark.soak
 async def test_names_that_are_the_same_to_a_model(both: Both) -> None:
     seen = await both({"a b": full(), "a.b": full()})
-    told(
+    reported_text(
         seen,
         "two servers whose names normalize to the same",
         lambda one: {1: "one of them", 2: "both"}[sum(name.endswith("__echo") for name in one.tools)],
@@ -81,7 +87,7 @@ def _answer(one: Seen, expected: object, place: int) -> str:
 @pytest.mark.soak
 async def test_a_server_that_ends_at_the_probe(both: Both) -> None:
     seen = await both({"x": full("ends")}, tool("mcp__x__echo", word="hi"))
-    told(seen, "a server that exits at the first unknown message", _works)
+    reported_text(seen, "a server that exits at the first unknown message", _works)
 
 
 def _works(one: Seen) -> str:
@@ -92,7 +98,7 @@ def _works(one: Seen) -> str:
 async def test_a_server_of_the_sessions_directory(both: Both, packages: Path) -> None:
     servers = {"files": node(packages, "server-filesystem", ".")}
     seen = await both(servers, tool("mcp__files__list_allowed_directories"))
-    told(
+    reported_text(
         seen,
         "`server-filesystem .` serves",
         lambda one: "the session's directory" if one.cwd in one.results[0] else one.results[0],
@@ -102,7 +108,7 @@ async def test_a_server_of_the_sessions_directory(both: Both, packages: Path) ->
 @pytest.mark.soak
 async def test_servers_that_claude_code_is_signed_in_to(both: Both, cli: Cli) -> None:  # noqa: F811
     seen = await both({"x": {"type": "http", "url": cli.url}}, tool("mcp__x__echo"))
-    told(
+    reported_text(
         seen,
         "a server that `claude mcp login` signed in to",
         lambda one: "works" if one.results[0] == "echo {}" else one.results[0],

@@ -32,7 +32,7 @@ carol = "both"
 
 
 @dataclass
-class Witness(Authority):
+class RecordingAuthority(Authority):
     """Remembers which tokens it was shown."""
 
     shown: list[str] = field(default_factory=list)
@@ -43,15 +43,17 @@ class Witness(Authority):
 
 
 @pytest.fixture(scope="module")
-def tickets() -> Iterator[tuple[Witness, str]]:
+def tickets() -> Iterator[tuple[RecordingAuthority, str]]:
     """A server that requires a sign-in, in a thread of its own."""
-    authority, port = Witness(), free_port()
+    authority, port = RecordingAuthority(), free_port()
     with in_thread(http_server(RemoteServer(), port, **authority.options(port, "mcp"))) as url:
         yield authority, url
 
 
 @pytest.fixture(scope="module")
-def extra_environment(tmp_path_factory: pytest.TempPathFactory, tickets: tuple[Witness, str]) -> dict[str, str]:
+def extra_environment(
+    tmp_path_factory: pytest.TempPathFactory, tickets: tuple[RecordingAuthority, str]
+) -> dict[str, str]:
     own = tmp_path_factory.mktemp("hub") / "mcp.json"
     own.write_text(json.dumps({"mcpServers": {"tickets": {"type": "http", "url": tickets[1]}}}))
     return {
@@ -92,7 +94,7 @@ def where_the_browser_ends(caller: Connection) -> str:
 
 
 def test_each_caller_signs_in_for_itself_uses_no_others_account_and_is_kept_apart(
-    target: Target, alice: Connection, mallory: Connection, tickets: tuple[Witness, str]
+    target: Target, alice: Connection, mallory: Connection, tickets: tuple[RecordingAuthority, str]
 ) -> None:
     authority, _ = tickets
     assert (state(alice), state(mallory)) == ("needs-auth", "needs-auth")

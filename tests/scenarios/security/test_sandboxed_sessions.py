@@ -114,9 +114,9 @@ async def test_a_caller_that_names_its_directories_cannot_name_what_is_the_opera
         (sandbox.project / "link").unlink(missing_ok=True)
         (sandbox.project / "link").symlink_to(protected)
         project, link = str(sandbox.project), str(sandbox.project / "link")
-        for wish in ({"cwd": link}, {"cwd": project, "additional_directories": (str(protected),)}):
+        for requested in ({"cwd": link}, {"cwd": project, "additional_directories": (str(protected),)}):
             with pytest.raises(PermissionDenied):
-                await service.create(script("go", "never"), SessionOptions(**wish), caller=Caller("alice"))
+                await service.create(script("go", "never"), SessionOptions(**requested), caller=Caller("alice"))
 
 
 # -- credentials ----------------------------------------------------------------------------------------------------

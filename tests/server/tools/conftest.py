@@ -65,21 +65,21 @@ class Changes:
     """Hears what a server says of its lists and resources on a connection with a handshake."""
 
     def __init__(self) -> None:
-        self.heard: list[str] = []
+        self.received_texts: list[str] = []
         self._news = asyncio.Event()
 
-    async def hear(self, message: Any) -> None:
+    async def on_message(self, message: Any) -> None:
         match message:
             case types.ResourceListChangedNotification():
-                self.heard.append("resources")
+                self.received_texts.append("resources")
             case types.ResourceUpdatedNotification():
-                self.heard.append(str(message.params.uri))
+                self.received_texts.append(str(message.params.uri))
         self._news.set()
 
     async def until(self, what: str) -> None:
         """Returns when this has changed."""
         async with asyncio.timeout(HANG_SECONDS):
-            while what not in self.heard:
+            while what not in self.received_texts:
                 self._news.clear()
                 await self._news.wait()
 
@@ -209,7 +209,7 @@ async def start_caller(
         server = InMemoryTransport(McpServer(service).server())  # JSON-RPC in both eras, as on a real wire
         changes = Changes()
         client = Client(
-            server, mode=mode, elicitation_callback=elicit, extensions=[listener], message_handler=changes.hear
+            server, mode=mode, elicitation_callback=elicit, extensions=[listener], message_handler=changes.on_message
         )
         connected.append(asyncio.ensure_future(connect(client, ready)))
         return ToolCaller(await ready, service, sandbox, model, listener, changes)

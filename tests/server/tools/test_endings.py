@@ -15,7 +15,7 @@ from tests.core.sessions.support import until
 from tests.core.sessions.usage_limit_support import SUBSCRIPTION, limited
 
 from .conftest import StartCaller, ToolCaller, time_runs_out, while_it_speaks
-from .test_timeouts import has_fallen_silent
+from .test_timeouts import is_silent
 
 USED = {"input_tokens": 5000, "output_tokens": 10}
 SLOW = script("Work", {**tool("Bash", command="echo one"), "text": "Let me look.", "usage": USED}, stall("…"))
@@ -75,7 +75,7 @@ async def test_the_calls_add_up_to_the_total(
     first = await caller.ok("claude_code", prompt=script("Say hello", "hello"), allowedTools=["Bash"])
     session = caller.session(first)
     calling = asyncio.ensure_future(caller.call("claude_code_reply", sessionId=session.id, prompt=SLOW))
-    await until(session, lambda: has_fallen_silent(session))
+    await until(session, lambda: is_silent(session))
     await end(caller, session)
     result = await calling
     await session.closed()
@@ -90,7 +90,7 @@ async def test_a_cancelled_call_says_so(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller()
     calling = asyncio.ensure_future(caller.refused("claude_code", prompt=SLOW, allowedTools=["Bash"]))
     session = await while_it_speaks(caller, calling)
-    await until(session, lambda: has_fallen_silent(session))
+    await until(session, lambda: is_silent(session))
     await cancelled(caller, session)
     code, message = await calling
     assert code == "CANCELLED"
@@ -102,7 +102,7 @@ async def test_a_query_that_is_cancelled_says_so(start_caller: StartCaller) -> N
     call = caller.call("claude_code_query", prompt=SLOW, options={"allowedTools": ["Bash"]})
     calling = asyncio.ensure_future(call)
     session = await while_it_speaks(caller, calling)
-    await until(session, lambda: has_fallen_silent(session))
+    await until(session, lambda: is_silent(session))
     await cancelled(caller, session)
     payload = (await calling).structured_content
     assert payload is not None
@@ -115,7 +115,7 @@ async def test_a_query_that_is_cancelled_says_so(start_caller: StartCaller) -> N
 async def test_a_call_that_runs_into_a_limit_or_out_of_time_tells_what_it_cost(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller()
     call = caller.call("claude_code", prompt=SLOW, allowedTools=["Bash"], timeout=4000)
-    late = dict((await time_runs_out(caller, call, has_fallen_silent)).structured_content or {})
+    late = dict((await time_runs_out(caller, call, is_silent)).structured_content or {})
     assert late["error"]["code"] == "TIMEOUT"
     assert_sum(caller.session(late), [late])
     limited = await caller.call("claude_code", prompt=SLOW, allowedTools=["Bash"], maxTurns=1)
@@ -140,7 +140,7 @@ async def test_a_server_that_stops_tells_what_its_calls_have_cost_so_far(start_c
     caller: ToolCaller = await start_caller()
     calling = asyncio.ensure_future(caller.call("claude_code", prompt=SLOW, allowedTools=["Bash"]))
     session = await while_it_speaks(caller, calling)
-    await until(session, lambda: has_fallen_silent(session))
+    await until(session, lambda: is_silent(session))
     await caller.service.__aexit__()
     report = dict((await calling).structured_content or {})
     assert report["numTurns"] == session.model_turns > 0

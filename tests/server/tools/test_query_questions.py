@@ -126,13 +126,13 @@ async def test_what_happens_while_a_question_is_handed_over_keeps_its_number(
     caller: ToolCaller = await start_caller(MODERN, elicit)
     all_read = NotificationQueue.all_read
 
-    async def then_more_comes(queue: NotificationQueue) -> None:
+    async def add_after_read(queue: NotificationQueue) -> None:
         await all_read(queue)
         (session,) = caller.service.sessions()
         for _ in range(3):
             session.log.append(Partial("", raw={"type": "stream_event", "event": {"type": "late"}}))
 
-    monkeypatch.setattr(NotificationQueue, "all_read", then_more_comes)
+    monkeypatch.setattr(NotificationQueue, "all_read", add_after_read)
     await caller.ok("claude_code_query", prompt=TWO, options={"includePartialMessages": True})
     await caller.listener.until("result")
     assert_nothing_twice(caller)

@@ -102,8 +102,8 @@ def test_client_that_stops_reading_its_pipe_does_not_block_others(
 ) -> None:
     # The question that nobody answers in time is asked, and denied, only when the server has read all before it.
     prompt = script("Write", FLOODED | tool("Bash", command="touch never"), "the end")
-    impatient = {**environment, "PERMISSION_TIMEOUT_MS": "500"}
-    with wires.stdio_server(impatient, sandbox, era) as wire:
+    short_timeout = {**environment, "PERMISSION_TIMEOUT_MS": "500"}
+    with wires.stdio_server(short_timeout, sandbox, era) as wire:
         message = query(era, prompt, includePartialMessages=True)
         wire.send(message)
         first = wire.read()

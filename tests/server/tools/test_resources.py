@@ -163,13 +163,13 @@ async def test_open_questions_are_a_resource_of_their_own(caller: ToolCaller) ->
 
 
 async def test_an_address_that_means_nothing_is_unknown(caller: ToolCaller) -> None:
-    nobody = "claude-session:///00000000-0000-4000-8000-000000000000"
+    no_one = "claude-session:///00000000-0000-4000-8000-000000000000"
     for uri in (
         "claude-session:///",
         "claude-session:///x",
-        nobody,
-        f"{nobody}/transcript",
-        f"{nobody}/other",
+        no_one,
+        f"{no_one}/transcript",
+        f"{no_one}/other",
         "claude-session:///../../etc/passwd",
         f"{LIST}other",
         f"{LIST}?unknown=1",
@@ -205,75 +205,75 @@ async def test_a_client_with_a_handshake_hears_of_what_it_has_subscribed_to(
     await caller.client.list_resources()
     session_id = await a_session(caller)
     await caller.changes.until("resources")
-    await hears_of_views_and_of_the_list(caller, session_id)
-    await hears_nothing_after_unsubscribing(caller, session_id)
+    await check_view_and_list_updates(caller, session_id)
+    await check_no_updates_after_unsubscribing(caller, session_id)
     await parked(caller.service.session(session_id))
-    caller.changes.heard.clear()
+    caller.changes.received_texts.clear()
     async with open_in_claude(sandbox, environment, session_id, "--resume"):
         await caller.changes.until(uri_of(session_id, "transcript"))  # of what is said in a terminal, too
 
 
-async def hears_of_views_and_of_the_list(caller: ToolCaller, session_id: str) -> None:
+async def check_view_and_list_updates(caller: ToolCaller, session_id: str) -> None:
     views = ("", "transcript", "events")
     for view in views:
         await subscribe(caller, uri_of(session_id, view))
     await subscribe(caller, LIST)
-    caller.changes.heard.clear()
+    caller.changes.received_texts.clear()
     await say(caller.service, session_id, script("more", "again"))
     for view in views:
         await caller.changes.until(uri_of(session_id, view))
     await caller.changes.until(LIST)
-    assert uri_of(session_id, "questions") not in caller.changes.heard
+    assert uri_of(session_id, "questions") not in caller.changes.received_texts
 
 
-async def hears_nothing_after_unsubscribing(caller: ToolCaller, session_id: str) -> None:
+async def check_no_updates_after_unsubscribing(caller: ToolCaller, session_id: str) -> None:
     quiet, loud = uri_of(session_id, "events"), uri_of(session_id)
     await subscribe(caller, quiet)  # a second time
     await say(caller.service, session_id, script("more", "of it"))  # of which a part is still to be told
     unwanted = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=quiet))
     await caller.client.session.send_request(unwanted, types.EmptyResult)
-    caller.changes.heard.clear()
+    caller.changes.received_texts.clear()
     await say(caller.service, session_id, script("more", "again"))
     await caller.changes.until(loud)
-    assert quiet not in caller.changes.heard
+    assert quiet not in caller.changes.received_texts
 
 
 @pytest.mark.soak
 async def test_a_busy_session_is_told_of_at_most_twice_a_second(caller: ToolCaller) -> None:
     # A session of its own: where the client was told of it just before, the first news would wait on the stopped clock.
-    await hears_at_most_twice_a_second(caller, await a_session(caller))
+    await check_update_rate(caller, await a_session(caller))
 
 
-async def hears_at_most_twice_a_second(caller: ToolCaller, session_id: str) -> None:
+async def check_update_rate(caller: ToolCaller, session_id: str) -> None:
     uri = uri_of(session_id, "events")
     await subscribe(caller, uri)
-    caller.changes.heard.clear()
+    caller.changes.received_texts.clear()
     with stopped_clock() as clock:
         steps = [tool("Bash", command=f"echo {number}") for number in range(6)]
         await say(caller.service, session_id, script("count", *steps, "\n".join("x" * 500)))
         await caller.changes.until(uri)
         assert len((await data(caller, uri))["events"]) > 10
-        assert caller.changes.heard.count(uri) == 1
+        assert caller.changes.received_texts.count(uri) == 1
         await clock.advance(0.49)
         await data(caller, uri)  # behind which everything that was sent before has arrived
-        assert caller.changes.heard.count(uri) == 1
+        assert caller.changes.received_texts.count(uri) == 1
         await clock.advance(0.01)
         await data(caller, uri)
-        assert caller.changes.heard.count(uri) == 2
+        assert caller.changes.received_texts.count(uri) == 2
 
 
 @pytest.mark.soak  # tests/plugins/fleet/test_gateway.py, of two machines
 async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(MODERN)
     session_id = await a_session(caller)
-    uri, heard = uri_of(session_id, "transcript"), set()
+    uri, received_texts = uri_of(session_id, "transcript"), set()
     async with caller.client.listen(resources_list_changed=True, resource_subscriptions=[uri, LIST]) as changes:
         await say(caller.service, session_id, script("more", "again"))
         await a_session(caller, "Another")
         async with asyncio.timeout(HANG_SECONDS):
             async for change in changes:
-                heard.add(getattr(change, "uri", None) or type(change).__name__)
-                if heard >= {uri, LIST, "ResourcesListChanged"}:
+                received_texts.add(getattr(change, "uri", None) or type(change).__name__)
+                if received_texts >= {uri, LIST, "ResourcesListChanged"}:
                     break
 
 
@@ -284,7 +284,7 @@ async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_clie
     await say(caller.service, session_id, "/clear")
     assert caller.service.current_id(session_id) != session_id
     await asyncio.sleep(0)
-    caller.changes.heard.clear()
+    caller.changes.received_texts.clear()
     await say(caller.service, session_id, script("afterward", "still here"))
     await caller.changes.until(uri_of(session_id))
     status = await data(caller, uri_of(session_id))

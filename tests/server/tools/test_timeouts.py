@@ -13,13 +13,13 @@ USED = {"input_tokens": 5000, "output_tokens": 10}
 SLOW = script("Work", {**tool("Bash", command="echo one"), "text": "Let me look.", "usage": USED}, stall(WAITING))
 
 
-def has_fallen_silent(session: Session) -> bool:
+def is_silent(session: Session) -> bool:
     return any(WAITING in item.text for item in session.log.after(0) if isinstance(item, Partial | PartialRun))
 
 
 async def test_code_tools_report_sessions(caller: ToolCaller) -> None:
     call = caller.call("claude_code", prompt=SLOW, timeout=4000, allowedTools=["Bash"])
-    result = await time_runs_out(caller, call, has_fallen_silent)
+    result = await time_runs_out(caller, call, is_silent)
     payload = result.structured_content
     assert result.is_error
     assert payload is not None
@@ -36,7 +36,7 @@ async def test_code_tools_report_sessions(caller: ToolCaller) -> None:
 async def test_query_reports_sessions(start_caller: StartCaller) -> None:
     caller = await start_caller(max_execution_time_ms=4000)
     call = caller.call("claude_code_query", prompt=SLOW, options={"allowedTools": ["Bash"]})
-    result = await time_runs_out(caller, call, has_fallen_silent)
+    result = await time_runs_out(caller, call, is_silent)
     payload = result.structured_content
     assert result.is_error
     assert payload is not None

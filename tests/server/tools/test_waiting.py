@@ -23,7 +23,7 @@ def slow(caller: ToolCaller) -> dict[str, Any]:
     return text("mine", chunks=4, until=str(caller.sandbox.project / "go"))
 
 
-def speak_out(caller: ToolCaller) -> None:
+def produce_output(caller: ToolCaller) -> None:
     (caller.sandbox.project / "go").touch()
 
 
@@ -47,7 +47,7 @@ async def test_a_message_behind_a_call_does_not_change_its_answer(start_caller: 
         caller.ok("claude_send_message", sessionId=session.id, message=script("And", "theirs"), waitSeconds=50)
     )
     await until(session, lambda: messages_read(session) == 2)
-    speak_out(caller)
+    produce_output(caller)
     mine, other = await call, await theirs
     assert (mine["result"], mine["numTurns"]) == ("mine", 1)
     assert (other["result"], other["status"]) == ("theirs", "completed")
@@ -60,7 +60,7 @@ async def test_a_message_behind_a_call_does_not_change_its_answer(start_caller: 
     )
     await until(session, lambda: session.busy and streams(session))
     await caller.ok("claude_send_message", sessionId=session.id, message=script("Long", text("long", until="/never")))
-    speak_out(caller)
+    produce_output(caller)
     assert (await call)["result"] == "mine"
     assert session.busy, "it returns with its own turn while another still runs"
     stopped = await caller.ok("claude_interrupt", sessionId=session.id)
@@ -100,7 +100,7 @@ async def test_a_query_ends_with_its_own_turn(start_caller: StartCaller, mode: s
     await caller.ok(
         "claude_send_message", sessionId=session.id, message=script("Long", text("theirs", until=str(last)))
     )
-    speak_out(caller)
+    produce_output(caller)
     bundle = await call
     last.touch()
     assert bundle["result"] == {"success": True, "summary": "mine"}

@@ -181,10 +181,12 @@ def test_what_a_killed_server_left_is_replaced(tmp_path: Path) -> None:
 
 def test_hello_round_trip(tmp_path: Path) -> None:
     strange = {"NAME": 'a "b" \\ \n \u2028 ü', "BYTES": os.fsdecode(b"\xff\xfe")}
-    told = hello.Hello(directory=str(tmp_path), environment=strange, fingerprint="f\n", arguments=["--x"], pid=3)
-    line = told.line()
+    reported_text = hello.Hello(
+        directory=str(tmp_path), environment=strange, fingerprint="f\n", arguments=["--x"], pid=3
+    )
+    line = reported_text.line()
     assert line.count(b"\n") == 1
-    assert vars(hello.read_hello(line)) == vars(told)
+    assert vars(hello.read_hello(line)) == vars(reported_text)
     for garbage in (b"", b"{}", b'{"hello": 3}', b'{"hello": {}}', b"[]", b"\xff"):
         with pytest.raises(ValueError, match=r".*"):
             hello.read_hello(garbage)

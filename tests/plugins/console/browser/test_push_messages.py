@@ -17,7 +17,7 @@ _CLICK = """self.registration.getNotifications().then(([one]) =>
     self.dispatchEvent(new NotificationEvent("notificationclick", { notification: one })))"""
 
 
-def told(site: Site, *, then: str) -> tuple[str, str]:
+def reported_text(site: Site, *, then: str) -> tuple[str, str]:
     """A session asks, and the server tells a subscribed browser: the message as it is read there, and the session."""
     keys, caller = BrowserKeys(), Caller(site)
     with receiving(201) as service:
@@ -30,9 +30,7 @@ def told(site: Site, *, then: str) -> tuple[str, str]:
     return message, session
 
 
-def test_push_notification_opens_the_question(
-    open_complete_browser: OpenBrowser, site: Site, signed_in: Any
-) -> None:
+def test_push_notification_opens_the_question(open_complete_browser: OpenBrowser, site: Site, signed_in: Any) -> None:
     person = open_complete_browser(storage_state=signed_in, permissions=["notifications"]).arrive("/settings")
     context, page = person.context, person.page
     pushes = PushService(context, context.new_cdp_session(context.new_page()), site)
@@ -43,7 +41,7 @@ def test_push_notification_opens_the_question(
     person.faults.clear()
     page.close()
 
-    message, session = told(site, then="otter")
+    message, session = reported_text(site, then="otter")
     link = json.loads(message)["url"]
     assert link.startswith(f"{site.url}/#/sessions/{session}/questions/q-")
     pushes.deliver(message)

@@ -87,7 +87,7 @@ UNANSWERED = re.compile(r"No answer within [\d.]+ seconds, so this was denied\."
 
 
 @pytest.fixture
-def impatient(tmp_path_factory: pytest.TempPathFactory, site: Site, model: ScriptedModelThread) -> Iterator[Site]:
+def short_timeout(tmp_path_factory: pytest.TempPathFactory, site: Site, model: ScriptedModelThread) -> Iterator[Site]:
     """A server whose questions expire soon after the last page was closed."""
     sandbox = Sandbox(tmp_path_factory.mktemp("impatient"), model.url)
     with running(Site(sandbox, sandbox.environment(PERMISSION_TIMEOUT_MS="700"))) as started:
@@ -105,12 +105,10 @@ def leave_until_over(person: Person) -> None:
 
 
 @pytest.mark.soak  # tests/plugins/console/test_console_port.py
-def test_unanswered_question_is_listed_and_can_be_asked_again(
-    open_browser: OpenBrowser, impatient: Site
-) -> None:
-    person = open_browser(impatient, **PHONE).sign_in()
+def test_unanswered_question_is_listed_and_can_be_asked_again(open_browser: OpenBrowser, short_timeout: Site) -> None:
+    person = open_browser(short_timeout, **PHONE).sign_in()
     asks = tool("Bash", command="touch otter")
-    person.start("Make an otter", impatient.project(asks, "Nobody was there.", asks, "Asked twice.", "Enough."))
+    person.start("Make an otter", short_timeout.project(asks, "Nobody was there.", asks, "Asked twice.", "Enough."))
     leave_until_over(person)
     person.says("Nobody was there.")
     page = person.page

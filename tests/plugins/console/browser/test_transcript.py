@@ -121,9 +121,7 @@ def test_the_head_of_a_session_has_two_rows_on_the_narrowest_phone(
     assert min(second) > max(first)
 
 
-def test_landscape_phone_uses_its_height_for_the_session(
-    open_browser: OpenBrowser, site: Site, signed_in: Any
-) -> None:
+def test_landscape_phone_uses_its_height_for_the_session(open_browser: OpenBrowser, site: Site, signed_in: Any) -> None:
     session = Caller(site).post("/api/sessions", {"prompt": "Say it", "workingDirectory": str(site.project("Said."))})[
         "sessionId"
     ]
