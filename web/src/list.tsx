@@ -201,8 +201,8 @@ export function SessionNav({ list }: { list: SessionList }): VNode {
           onInput={(event) => list.type(event.currentTarget.value)} />
         {live.machines.length > 0 && <MachineSelect label="Machine" machines={live.machines} any="All machines" value={list.machine.value} usable={() => true} choose={(id) => list.choose(id)} />}
       </div>
-      <Section title="Needs you" rows={rows.filter(awaitsYou)} {...shared} />
-      <Section title="Needs attention" rows={rows.filter((row) => needsYou(row) && !awaitsYou(row))} {...shared} />
+      <Section title="Needs you" rows={rows.filter(needsYourAnswer)} {...shared} />
+      <Section title="Needs attention" rows={rows.filter((row) => needsYou(row) && !needsYourAnswer(row))} {...shared} />
       <Section title="Working" rows={rows.filter((row) => !needsYou(row) && isWorking(row))} {...shared} />
       {live.machines.length > 0
         ? <Fleet list={list} rows={others} {...shared} />

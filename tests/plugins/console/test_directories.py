@@ -80,7 +80,7 @@ def test_what_a_rule_denies_to_read_is_not_listed(confined: Console, eve: Browse
         assert (refused.status, refused.code) == (403, "PERMISSION_DENIED"), path
 
 
-def test_what_cannot_be_read_is_said(confined: Console, eve: Browser) -> None:
+def test_unreadable_files_are_reported(confined: Console, eve: Browser) -> None:
     for name in ("nowhere", "file.txt", "x" * 300):
         refused = eve.get(f"/api/directories?path={allowed_of(confined)}/{name}")
         assert (refused.status, refused.code) == (400, "INVALID_ARGUMENT")

@@ -239,7 +239,7 @@ async def check_no_updates_after_unsubscribing(caller: ToolCaller, session_id: s
 
 
 @pytest.mark.soak
-async def test_a_busy_session_is_told_of_at_most_twice_a_second(caller: ToolCaller) -> None:
+async def test_busy_session_sends_at_most_two_updates_per_second(caller: ToolCaller) -> None:
     # A session of its own: where the client was told of it just before, the first news would wait on the stopped clock.
     await check_update_rate(caller, await a_session(caller))
 

@@ -360,7 +360,7 @@ class FleetRoutes:
         machine = next((each for each in machines if each.id == wanted), None)
         if machine is None:
             raise InvalidArgument("machine: required; name a machine that is online.", field="machine")
-        return await self._passed_on(machine, user, await _as_asked(request))
+        return await self._passed_on(machine, user, await _machine_request(request))
 
     # -- events -------------------------------------------------------------------------------------------------
 

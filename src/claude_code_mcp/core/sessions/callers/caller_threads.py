@@ -31,7 +31,7 @@ class CallerThreads:
 
     async def run(self, principal: str, work: Callable[[], _Result]) -> _Result:
         """The result of `work`. Raises UpstreamUnavailable if it does not end in time. It keeps its thread until it
-        ends, so that it counts towards the limits."""
+        ends, so that it counts toward the limits."""
         try:
             async with asyncio.timeout(self._max_seconds):
                 return await self._run(self._of_caller[principal], work)

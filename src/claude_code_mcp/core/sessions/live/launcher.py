@@ -147,7 +147,7 @@ class Launcher:
     # -- the start --------------------------------------------------------------------------------------------
 
     async def spawn(self, listener: ProcessListener, launch: Launch, conversation: ConversationStart) -> ClaudeProcess:
-        """Spawn a process; it is not initialised yet. ProcessFailed if that fails."""
+        """Spawn a process; it is not initialized yet. ProcessFailed if that fails."""
         mark, options = new_mark(), self._final_options(launch)
         if options.debug_file is not None:
             debug_file = await asyncio.to_thread(_new_file, os.path.join(launch.cwd, options.debug_file))

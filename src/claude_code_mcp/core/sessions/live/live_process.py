@@ -139,7 +139,7 @@ class LiveProcess:
     # -- start ------------------------------------------------------------------------------------------------
 
     async def _start(self, place: StartPlace) -> None:
-        """Wait for the slot's turn, open the hub, spawn and initialise the process; then report to the owner that it is
+        """Wait for the slot's turn, open the hub, spawn and initialize the process; then report to the owner that it is
         ready, or why not."""
         deps, owner = self._deps, self._owner
         failure: ClaudeCodeError | None = None
