@@ -8,7 +8,7 @@ line. `close` writes all accepted entries. Lines also go to other sinks (`LineSi
 Lines are chained by their hashes (`audit_chain.py`).
 
 The trail has a limited size, and callers can repeat some acts at will. The essential lines (`quota.py`) are therefore
-also written to a file of their own, with its own chain and its own limit: `essential_path`.
+also written to a separate file with its own chain and its own limit: `essential_path`.
 """
 
 import contextlib

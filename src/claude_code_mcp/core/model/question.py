@@ -209,7 +209,7 @@ class Resolution:
 
     @property
     def decision(self) -> str:
-        """`allow` or `deny`; if nobody answered, how the question ended."""
+        """`allow` or `deny`; if it was not answered, how the question ended."""
         if self.answer is None or self.closure is not Closure.ANSWERED:
             return str(self.closure)
         return "allow" if self.answer.allow else "deny"

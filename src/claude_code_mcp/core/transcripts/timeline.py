@@ -2,8 +2,8 @@
 
 The times of turns come from the lines of the transcript, which are claims: a value that is not a time, or an end before
 its beginning, is ignored. The exact times of questions, and who answered, are in the event log and in the audit trail.
-Of other questions, only those of the model and plans are known, with the times of the call and of its result: the
-transcript does not say which other calls waited. Linear in the input; blocks on the disk.
+The transcript shows the times of plans and of questions that the model asks, from the call to its result; it does not
+say which other calls waited. Linear in the input; blocks on the disk.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -67,13 +67,13 @@ async def _sign_in_once(
         if client is not None and callback.redirect_uri not in [str(uri) for uri in client.redirect_uris or ()]:
             await storage.update(client=None)
         tls = tls_context(config.tls)
-        async with httpx2.AsyncClient(verify=tls, timeout=_REQUEST_TIMEOUT) as beside:
+        async with httpx2.AsyncClient(verify=tls, timeout=_REQUEST_TIMEOUT) as plain_client:
             provider = InteractiveOAuth(
                 config.url,
                 config.oauth,
                 storage,
                 callback.redirect_uri,
-                beside.send,
+                plain_client.send,
                 show,
                 callback_handler=callback.wait,
                 client_metadata_url=document,

@@ -1,8 +1,8 @@
 """Threads for reading directories that callers name.
 
 A network file system may not answer for a long time, and a thread that waits for it cannot be stopped. Therefore these
-reads have threads of their own, and each caller has few of them: a caller whose reads hang delays nobody else. The
-threads do not keep the program from ending.
+reads run in separate threads, and each caller may use only a few: a caller whose reads hang delays no other caller. The
+threads do not keep the program from exiting.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class CallerThreads:
                 ended = partial(settle, work(), None)
             except BaseException as error:
                 ended = partial(settle, None, error)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+            with contextlib.suppress(RuntimeError):  # the loop is closed: no caller waits
                 loop.call_soon_threadsafe(ended)
 
         try:
