@@ -1,4 +1,4 @@
-"""Identifiers are words of the trade, and every module and public class has a name of its own.
+"""Identifiers are words of the trade, every module and public class has a name of its own, and spelling is American.
 
 An everyday word such as `told` or `one` says nothing about a value. A better name says what the value is: `text`,
 `report`, `arguments`, `session`, `line`.
@@ -137,3 +137,25 @@ def test_no_two_public_classes_share_a_name() -> None:
             if not name.startswith("_"):
                 places[name].append(module)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+_BRITISH = re.compile(
+    r"(?i)catalogue|colour|organis(e|ation)|enrolment|acknowledgement|behaviour|licence|labell(?!edby)|honour|misspelt"
+    r"|\bspelt\b|signall|flavour|\bcentre|neighbour|favour|\bgrey\b|towards"
+    r"|(recogn|normal|initial|serial|summar|synchron|optim)is(e|ed|es|ing|ation)\b"
+)
+_WRITTEN = ("src", "web", "tests", "docs", "benchmarks", "tools", "examples", "conformance", "deploy")
+_SUFFIXES = {".py", ".ts", ".tsx", ".md", ".css", ".html", ".toml", ".sh"}
+
+
+def test_spelling_is_american() -> None:
+    root = ROOT.parent.parent
+    files = [path for name in _WRITTEN for path in (root / name).rglob("*") if path.suffix in _SUFFIXES]
+    files = [path for path in (*files, *root.glob("*.md")) if path != Path(__file__) and "static" not in path.parts]
+    found = {
+        f"{path.relative_to(root)}: {hit.group()}"
+        for path in files
+        for hit in _BRITISH.finditer(path.read_text(encoding="utf-8"))
+    }
+    assert not found, f"Write these words as in American English: {sorted(found)}"
+    assert len(files) > 1000

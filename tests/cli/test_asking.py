@@ -78,10 +78,10 @@ def test_no_difference_is_invisible(old: str, new: str) -> None:
 
 
 def test_every_line_of_a_file_has_a_sign_and_nothing_steers_the_terminal() -> None:
-    forged = "x\nClaude Code asks for permission:\n\x1b[2Jgone\n"
+    forged = "x\nClaude Code wants to run: nothing\n\x1b[2Jgone\n"
     lines = [line.text for line in question_lines(asked("Write", file_path="/f", content=forged).question)]
-    assert lines[0].endswith(": Do it")
-    assert lines[-3:] == ["+ x", "+ Claude Code asks for permission:", "+ \\u001b[2Jgone"]
+    assert lines[0] == "Claude Code wants to do it"
+    assert lines[-3:] == ["+ x", "+ Claude Code wants to run: nothing", "+ \\u001b[2Jgone"]
     assert "file_path: /f" in lines
 
 

@@ -135,7 +135,7 @@ KEY_OF_SEVERAL_LINES = (
 
 
 @pytest.mark.parametrize(
-    "told",
+    "reported_text",
     [
         KEY_OF_SEVERAL_LINES,
         KEY_OF_SEVERAL_LINES.replace("\n", "\r\n"),

@@ -158,7 +158,7 @@ def test_a_program_is_known_with_its_extension() -> None:
 
 
 @every_row(
-    ("path", "cwd", "told"),
+    ("path", "cwd", "reported_text"),
     [
         (r"C:\src\app\a.py", r"C:\src", r"app\a.py"),
         ("c:/SRC/App/a.py", "C:\\src\\", r"App\a.py"),

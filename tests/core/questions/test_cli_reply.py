@@ -110,7 +110,7 @@ def test_an_edited_plan_keeps_what_else_belongs_to_it() -> None:
 
 
 @every_row(
-    ("answers", "heard"),
+    ("answers", "received_texts"),
     [
         ({"Which color?": "red"}, {"Which color?": "red"}),
         ({"Color": "red", "Size": ["S", "M"]}, {"Which color?": "red", "Which sizes?": "S, M"}),
@@ -162,7 +162,7 @@ def test_text_takes_precedence_over_header_and_number() -> None:
 
 
 @every_row(
-    ("answers", "told"),
+    ("answers", "reported_text"),
     [
         (
             {"Which shape?": "round"},

@@ -53,7 +53,7 @@ def test_call_description(tool: str, tool_input: Input, line: str) -> None:
 
 
 @every_row(
-    ("path", "cwd", "told"),
+    ("path", "cwd", "reported_text"),
     [
         ("/srv/app/src/a.py", "/srv/app", "src/a.py"),
         ("/srv/app/src/a.py", "/srv/app/", "src/a.py"),
@@ -68,7 +68,7 @@ def test_files_of_the_session_are_named_from_its_directory(path: str, cwd: str, 
 
 
 @every_row(
-    ("old", "new", "told"),
+    ("old", "new", "reported_text"),
     [
         ("a", "b", "1 line changed"),
         ("a\nb\nc", "a\nX\nc", "1 line changed"),

@@ -31,8 +31,7 @@ def asking(tool: str, **tool_input: Any) -> Question:
 
 def test_a_short_command_is_told_once() -> None:
     message = full_text(asking("Bash", command="git push"))
-    assert message.endswith(": Run: git push")
-    assert "\n" not in message
+    assert message == "Claude Code wants to run: git push"
 
 
 @every_row(

@@ -88,7 +88,7 @@ def test_question_and_end_of_a_turn_reach_a_webhook_ntfy_and_a_browser(console: 
     assert json.loads(hook.body)["url"] == link
     topic_message = json.loads(publication.body)
     assert (publication.path, topic_message["topic"], topic_message["click"]) == ("/", "my-topic", link)
-    assert topic_message["message"] == "Permission needed:\nWrite pushed.txt: 1 line"
+    assert topic_message["message"] == "Wants to write pushed.txt: 1 line"
     assert publication.headers["authorization"] == "Bearer tk_123"
     shown = keys.decrypt(message.body)
     assert (shown["kind"], shown["sessionId"], shown["url"]) == ("question", session, link)

@@ -166,7 +166,7 @@ async def test_a_person_allows_once_or_for_good(start_rig: StartRig, connect: St
     for count in (1, 2, 2):
         assert await caller.text("mcp__x__echo", word="hi") == '{"word": "hi"}'
         assert len(person.shown) == count
-    assert person.shown[0].message.startswith("This client asks for permission:\nUse echo of x: word=hi")
+    assert person.shown[0].message.startswith("This client wants to use echo of x: word=hi")
     assert rig.service.broker.pending() == []
 
 

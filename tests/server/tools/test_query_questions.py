@@ -56,9 +56,9 @@ async def test_the_stream_goes_on_after_each_answer(start_caller: StartCaller, m
     caller: ToolCaller = await start_caller(mode, elicit)
     bundle = await caller.ok("claude_code_query", prompt=TWO, options={"includePartialMessages": True})
     await caller.listener.until("result")
-    assert [message.splitlines()[:2] for message in shown] == [
-        ["Claude Code asks for permission:", "Run: touch one"],
-        ["Claude Code asks for permission:", "Run: touch two"],
+    assert [message.splitlines()[0] for message in shown] == [
+        "Claude Code wants to run: touch one",
+        "Claude Code wants to run: touch two",
     ]
     assert all((caller.sandbox.project / name).exists() for name in ("one", "two"))
     assert_nothing_twice(caller)

@@ -94,6 +94,11 @@ class Kind(ABC):
         return None
 
 
+def _in_sentence(description: str) -> str:
+    """A description, which begins with a verb (`Run: ls`), after "wants to"."""
+    return description[:1].lower() + description[1:]
+
+
 class Permission(Kind):
     """Whether a tool call may run."""
 
@@ -106,7 +111,7 @@ class Permission(Kind):
         return "\n".join(self._lines(question))
 
     def _lines(self, question: Question) -> Iterator[str]:
-        yield f"{'This client' if question.of_client else 'Claude Code'} asks for permission:\n{question.description}"
+        yield f"{'This client' if question.of_client else 'Claude Code'} wants to {_in_sentence(question.description)}"
         if question.reason:
             yield visible(question.reason)
         if question.blocked_path:
@@ -125,7 +130,7 @@ class Permission(Kind):
             yield f"--- end of the change {question.id[:6]} ---"
 
     def push_text(self, question: Question) -> str:
-        return f"Permission needed:\n{question.description}"
+        return f"Wants to {_in_sentence(question.description)}"
 
     def reactions(self, question: Question, *, for_session: bool) -> frozenset[Reaction]:
         more = {Reaction.SESSION} if for_session else set()

@@ -265,7 +265,7 @@ def test_the_page_can_be_installed_and_shows_what_is_pushed_to_it(
     person.context.grant_permissions(["notifications"], origin=site.url)
     pushes = PushService(person.context, person.context.new_cdp_session(person.page), site)
     assert person.page.evaluate(REGISTER) == "/sw.js"
-    text = {"title": "Fix the login", "body": "Permission needed:\nRun: make"}
+    text = {"title": "Fix the login", "body": "Wants to run: make"}
     pushes.deliver({**text, "url": "https://evil.example/#/sessions/1", "tag": "t"})
     assert pushes.shown() == [{**text, "url": f"{site.url}/#/sessions/1"}]
 

@@ -45,7 +45,7 @@ def test_push_notification_opens_the_question(open_complete_browser: OpenBrowser
     link = json.loads(message)["url"]
     assert link.startswith(f"{site.url}/#/sessions/{session}/questions/q-")
     pushes.deliver(message)
-    assert pushes.shown() == [{"title": "Ask me", "body": "Permission needed:\nRun: touch otter", "url": link}]
+    assert pushes.shown() == [{"title": "Ask me", "body": "Wants to run: touch otter", "url": link}]
     assert pushes.errors == [], "its icon too may be loaded"
 
     worker = pushes.worker
