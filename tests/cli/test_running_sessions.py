@@ -115,7 +115,7 @@ def test_a_session_is_seen_answered_and_shown_from_another_terminal(place: Share
     assert "waiting_for_input" in row
     assert "Run: touch answered" in row
     shown = place.command("show", session_id[:8]).stdout
-    assert ": Run: touch answered" in shown
+    assert "wants to run: touch answered" in shown
     refused = place.command("answer", entry["inputId"], "say", "hi")
     assert refused.returncode == 2
     assert "allow" in refused.stderr, "a permission takes no text as its answer"

@@ -19,8 +19,8 @@ from claude_code_mcp.plugins.fleet import enrollment, names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, FleetUnreachable, PlainText, connect
 from claude_code_mcp.plugins.fleet.enrollment import ask_operator, join
 from claude_code_mcp.plugins.fleet.host import Host, connect_to_host, hosting
-from claude_code_mcp.plugins.fleet.keeper import KeptOwnership
-from claude_code_mcp.plugins.fleet.leases import VALID_PART, HeldElsewhere, Holding, Holdings, MachineLease
+from claude_code_mcp.plugins.fleet.keeper import KeeperOwnership
+from claude_code_mcp.plugins.fleet.leases import VALID_PART, HeldByOtherMachine, Holding, Holdings, MachineLease
 from claude_code_mcp.plugins.fleet.machines import Members
 from claude_code_mcp.plugins.fleet.nats_server import ServerConfiguration, client_context, server_certificate
 from claude_code_mcp.plugins.fleet.store_keeper import KeeperJetStream, access_to, store_request

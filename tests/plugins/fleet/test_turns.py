@@ -20,7 +20,7 @@ from claude_code_mcp.core.service import Service
 from claude_code_mcp.core.sessions.stored.replica import SessionReplica
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import MIN_LEASE_SECONDS, FleetConnection, connect
-from claude_code_mcp.plugins.fleet.leases import HeldElsewhere
+from claude_code_mcp.plugins.fleet.leases import HeldByOtherMachine
 from claude_code_mcp.plugins.fleet.machines import Machine
 from claude_code_mcp.plugins.fleet.nats_server import Running
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket

@@ -15,7 +15,7 @@ from claude_code_mcp.core.state.session_records import SessionRecord
 from claude_code_mcp.core.state.state_directory import database_in
 from claude_code_mcp.plugins.fleet import names
 from claude_code_mcp.plugins.fleet.connection import FleetConnection
-from claude_code_mcp.plugins.fleet.keeper import KeptOwnership
+from claude_code_mcp.plugins.fleet.keeper import KeeperOwnership
 from claude_code_mcp.plugins.fleet.machines import FleetMember, Machine, Members
 from claude_code_mcp.plugins.fleet.ownership import OwnershipBucket
 from claude_code_mcp.plugins.fleet.placement import NoMachine, choose_machine

@@ -404,7 +404,7 @@ def test_a_notice_has_session_reason_and_link_and_no_secret() -> None:
     assert made is not None
     fields = made.fields("https://console.example/")
     assert SECRET not in json.dumps(fields)
-    assert ": Run: curl" in fields["body"]
+    assert "Wants to run: curl" in fields["body"]
     assert fields["title"].startswith("Deploy with")
     assert "\n" not in fields["title"]
     assert fields["url"] == "https://console.example/#/sessions/s-1/questions/q-1"

@@ -138,7 +138,7 @@ def test_metrics_request_shows_no_other_caller() -> None:
     assert figure(metrics, "cost_usd_total", caller="carol") == 1.5, "the operator is still told"
 
 
-def test_a_caller_who_looks_learns_no_id_of_the_sessions_of_others() -> None:
+def test_metrics_request_shows_no_session_ids_of_others() -> None:
     sessions: list[Any] = [
         StateTracker(State.RUNNING, True, f"session-{owner}-{number}", owner, memory_bytes=number)
         for owner, number in (("alice", 1), ("bob", 2), ("alice", 4))

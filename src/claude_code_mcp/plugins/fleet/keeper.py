@@ -30,7 +30,7 @@ from ...core import json_text
 from ...core.errors import ClaudeCodeError, InvalidArgument, PermissionDenied, UpstreamUnavailable
 from . import names
 from .connection import MIN_LEASE_SECONDS, FleetConnection
-from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving, suspend_aware_clock
+from .leases import HeldByOtherMachine, Holding, LeaseLapsed, TransferUnfinished, suspend_aware_clock
 from .nats_client import Msg, NatsError
 from .ownership import RETURN_SECONDS, OwnershipBucket
 

@@ -15,7 +15,7 @@ import anyio
 from ...core.errors import PermissionDenied
 from . import names
 from .connection import FleetConnection, entries_of, follow_bucket, read_lease_seconds
-from .leases import HeldElsewhere, Holding, LeaseLapsed, StillArriving
+from .leases import HeldByOtherMachine, Holding, LeaseLapsed, TransferUnfinished
 from .nats_client import KeyNotFoundError, KeyValue, KeyWrongLastSequenceError
 
 log = logging.getLogger(__name__)

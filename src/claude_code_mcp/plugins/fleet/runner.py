@@ -381,7 +381,7 @@ async def _follow_removals(
     """Ends everything of people who were removed while this machine was offline: checked at the start, after each lapse
     of the lease and each interruption, and periodically. It has started after the first check, or if no keeper
     answered."""
-    looked, look_at, has_started = (-1, -1), 0.0, False
+    looked, next_look, has_started = (-1, -1), 0.0, False
     reconnections = 0
 
     def note_reconnection() -> None:
@@ -392,13 +392,13 @@ async def _follow_removals(
     while True:
         lapses = holdings.lapses
         now_at = lapses if lapses is not None else -1, reconnections
-        if lapses is not None and (now_at != looked or anyio.current_time() >= look_at):
+        if lapses is not None and (now_at != looked or anyio.current_time() >= next_look):
             try:
                 await removals.catch_up()
-                looked, look_at = now_at, anyio.current_time() + _REMOVALS_SECONDS
+                looked, next_look = now_at, anyio.current_time() + _REMOVALS_SECONDS
             except InvalidArgument as problem:  # from a keeper of an earlier version, which records no removals
                 log.warning("cannot read which callers were removed in the meantime: %s", problem)
-                looked, look_at = now_at, math.inf
+                looked, next_look = now_at, math.inf
             except (ClaudeCodeError, OSError) as problem:
                 log.debug("cannot read yet which callers were removed in the meantime: %s", problem)
         if not has_started:
