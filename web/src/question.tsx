@@ -101,7 +101,7 @@ export function QuestionCard({ asked, directory, send, owner }: AskedProps): VNo
       </div>
       <h2 id={id} tabIndex={-1} ref={heading} dir="auto">{title(question)}</h2>
       <Body question={question} directory={directory} busy={busy.value} owner={owner.value} answer={(given) => void answer(given)}
-        complain={(why) => (problem.value = why)} />
+        showProblem={(why) => (problem.value = why)} />
       <div ref={words}><Problem>{problem.value}</Problem>{note.value && <p class="hint" role="status">{note.value}</p>}</div>
       {owner.value !== null && <p class="hint">You are watching: {owner.value} decides this.</p>}
     </section>
