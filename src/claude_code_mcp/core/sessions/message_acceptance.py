@@ -12,7 +12,6 @@ from ..model.image import Image
 from ..model.tool_names import PREFIX
 from ..model.usage_limits import OnLimit
 from ..policy.admission import Admission
-from ..policy.policy import Limits
 from ..redaction import Redactor
 from ..state.session_records import SessionRecord
 from .live.launcher import needs_confirmation
@@ -43,7 +42,8 @@ class MessageAcceptance:
     ) -> AsyncIterator[Session]:
         """Context that yields the session to send to: another object if two calls loaded the same session at once.
 
-        Within it the session counts as working. Raises PermissionDenied if one of the `admissions` refuses the prompt,
+        Within it the session counts as working, and has a reservation from today's budget, which is returned if the
+        message is refused. Raises PermissionDenied if one of the `admissions` refuses the prompt,
         LimitReached if the principal's daily budget is spent or too many of its sessions are working, and RateLimited
         if its sessions have recently used too many tokens.
         """
@@ -61,36 +61,27 @@ class MessageAcceptance:
             if kept.deps.replica is not None:
                 # Before anything is reserved or sent: only the machine that holds the session may run it.
                 await kept.deps.replica.admit(kept.id, kept.owner, stays=kept.options.stay_on_machine)
-            async with self._budgeted(kept, principal, own_limits, len(working)):
+            # A working session keeps the reservation that it has. Without any budget left, the session itself refuses.
+            if not limits.counts(principal, own_limits) or kept.busy or kept.budget_left == 0:
                 yield kept
-
-    @asynccontextmanager
-    async def _budgeted(
-        self, session: Session, principal: str, own_limits: Limits, working: int
-    ) -> AsyncIterator[None]:
-        """Context with the session's reservation from today's budget; a working session keeps the one it has. A process
-        that may spend more, or much less, is replaced. The reservation is returned if the message is refused."""
-        limits = self._deps.enforcer.limits
-        # Without any budget left, the session itself refuses.
-        if not limits.counts(principal, own_limits) or session.busy or session.budget_left == 0:
-            yield
-            return
-        left = session.process.live.left if session.process.live is not None else None
-        wanted = (principal, session.id, session.budget_left, working, left)
-        reserving = asyncio.ensure_future(asyncio.to_thread(limits.reserve, *wanted))
-        try:
-            amount = await asyncio.shield(reserving)
-            if session.live and left != amount and session.can_park:
-                session.park()
-            yield
-        except BaseException:
-            # A thread continues after its caller was cancelled: its reservation must be returned too.
-            await asyncio.shield(asyncio.wait([reserving]))
-            # If it is busy after all, its message was accepted, and the reservation belongs to that turn.
-            reserved = reserving.exception() is None
-            if reserved and not session.busy and limits.spending.release(session.id):
-                await asyncio.shield(asyncio.to_thread(limits.spending.write_reservation, principal, session.id))
-            raise
+                return
+            left = kept.process.live.left if kept.process.live is not None else None
+            wanted = (principal, kept.id, kept.budget_left, len(working), left)
+            reserving = asyncio.ensure_future(asyncio.to_thread(limits.reserve, *wanted))
+            try:
+                amount = await asyncio.shield(reserving)
+                # A process that may spend more than the reservation, or much less, is replaced.
+                if kept.live and left != amount and kept.can_park:
+                    kept.park()
+                yield kept
+            except BaseException:
+                # A thread continues after its caller was cancelled: its reservation must be returned too.
+                await asyncio.shield(asyncio.wait([reserving]))
+                # If it is busy after all, its message was accepted, and the reservation belongs to that turn.
+                reserved = reserving.exception() is None
+                if reserved and not kept.busy and limits.spending.release(kept.id):
+                    await asyncio.shield(asyncio.to_thread(limits.spending.write_reservation, principal, kept.id))
+                raise
 
     def learn_secrets(self, session: Session) -> None:
         """Redact the secrets in a session's variables and servers for as long as the session exists."""
@@ -127,13 +118,20 @@ class MessageAcceptance:
         continues: str = "",
         on_limit: OnLimit | None = None,
     ) -> UserMessage:
-        """Read the images and prompts that the message names, then send it to the session. Returns when the message and
-        the options are accepted (`_confirm`). Otherwise like `Session.send`."""
+        """Read the images and prompts that the message names, then send it to the session. Otherwise like
+        `Session.send`.
+
+        Returns when the message is accepted, and the options that only Claude Code can check, which it does before it
+        reads the message. If it refuses them, raises that, and a `new` session is removed, except for the record from
+        `before`. Cancelling the caller meanwhile interrupts the turn.
+        """
         shown: tuple[Image, ...] = ()
         if images:
             shown = await asyncio.to_thread(read_images, images, lambda path: allowed_path(session, path))
+        if text.startswith(f"/{PREFIX}"):
+            text = await self._expanded(session, text)
         message = await session.send(
-            await self._expanded(session, text),
+            text,
             busy_mode=busy_mode,
             timeout=timeout,
             at_message=at_message,
@@ -143,8 +141,33 @@ class MessageAcceptance:
             continues=continues,
             on_limit=on_limit,
         )
-        await self._confirm(session, new=new, before=before)
+        if not needs_confirmation(session.options):
+            return message
+        try:
+            await session.start_settled()
+        except asyncio.CancelledError:
+            self._deps.start_task(session.interrupt())
+            raise
+        refusal = session.start_error
+        if isinstance(refusal, InvalidArgument | UpstreamUnavailable):
+            if new:
+                # In this order: while the session is in memory, its events write records.
+                await self._sessions.drop(session)
+                await session.recorder.restore(session.id, before)
+            raise refusal
         return message
+
+    async def _expanded(self, session: Session, text: str) -> str:
+        """The text of the hub server prompt that a message names, which the policy must allow too; else the message."""
+        async with session.deps.open_hub() as hub:
+            if hub is None:
+                return text
+            caller = f"session:{session.id}"
+            servers = usable_servers(hub, session.options.hub_servers, session.deps.enforcer, session.owner)
+            expanded = await expand_prompt(hub, text, servers, caller, session.cwd)
+        if expanded != text:
+            session.deps.enforcer.admission(session.owner).check_prompt("prompt", expanded, session.cwd)
+        return expanded
 
     async def conclude(self, kind: AuditKind, session: Session, prompt: str, who: str, **more: Any) -> None:
         """Wait until an accepted message is recorded, and audit it. The caller is answered only afterward."""
@@ -164,36 +187,3 @@ class MessageAcceptance:
         if who != session.owner:
             details["owner"] = session.owner
         self._observers.act(AuditEvent(kind, who, session.id, details))
-
-    async def _expanded(self, session: Session, text: str) -> str:
-        """The message, or the text of the hub server prompt that it names, which the policy must allow too."""
-        if not text.startswith(f"/{PREFIX}"):
-            return text
-        async with session.deps.open_hub() as hub:
-            if hub is None:
-                return text
-            caller = f"session:{session.id}"
-            servers = usable_servers(hub, session.options.hub_servers, session.deps.enforcer, session.owner)
-            expanded = await expand_prompt(hub, text, servers, caller, session.cwd)
-        if expanded != text:
-            session.deps.enforcer.admission(session.owner).check_prompt("prompt", expanded, session.cwd)
-        return expanded
-
-    async def _confirm(self, session: Session, *, new: bool, before: SessionRecord | None = None) -> None:
-        """Wait until Claude Code has accepted the options that only it can check; it does so before it reads the
-        message. Raises its refusal; then a `new` session is removed, except for the record from `before`. Cancelling
-        the caller interrupts the turn."""
-        if not needs_confirmation(session.options):
-            return
-        try:
-            await session.start_settled()
-        except asyncio.CancelledError:
-            self._deps.start_task(session.interrupt())
-            raise
-        refusal = session.start_error
-        if isinstance(refusal, InvalidArgument | UpstreamUnavailable):
-            if new:
-                # In this order: while the session is in memory, its events write records.
-                await self._sessions.drop(session)
-                await session.recorder.restore(session.id, before)
-            raise refusal
