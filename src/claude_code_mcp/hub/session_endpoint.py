@@ -123,7 +123,14 @@ class SessionEndpoint:
         """
         # Read before the answer: a change while the list is being fetched may be missing from it.
         changes = self._tool_changes
-        response = await self._respond(id_, method, params)
+        try:
+            response = {"jsonrpc": "2.0", "id": id_, "result": await self._result(method, params)}
+        except MCPError as error:
+            response = _error(id_, error.code, error.message, error.data)
+        except ClaudeCodeError as error:
+            response = _error(id_, _UNAVAILABLE, error.message, {"code": error.code, **error.data})
+        except ValidationError:
+            response = _error(id_, types.INTERNAL_ERROR, "The server's answer violates the protocol.")
         if method == "tools/list":
             self._reads_tools = True
             self._tool_changes_read = max(self._tool_changes_read, changes)
@@ -139,16 +146,6 @@ class SessionEndpoint:
                 self._reads_tools = False  # until it lists them again
         return response
 
-    async def _respond(self, id_: str | int, method: str, params: JsonObject) -> JsonObject:
-        try:
-            return {"jsonrpc": "2.0", "id": id_, "result": await self._result(method, params)}
-        except MCPError as error:
-            return _error(id_, error.code, error.message, error.data)
-        except ClaudeCodeError as error:
-            return _error(id_, _UNAVAILABLE, error.message, {"code": error.code, **error.data})
-        except ValidationError:
-            return _error(id_, types.INTERNAL_ERROR, "The server's answer violates the protocol.")
-
     # -- requests ---------------------------------------------------------------------------------------------
 
     async def _result(self, method: str, params: JsonObject) -> JsonObject:
@@ -157,12 +154,20 @@ class SessionEndpoint:
         if method in _LISTS:
             key, kind = _LISTS[method]
             return {key: await self._list(kind)}
-        if method in _FORWARDED:
-            return await self._forward(method, params)
         if method in _ACKNOWLEDGED:
             return {}
-        # Includes `server/discover`: after this error its caller falls back to the handshake.
-        raise MCPError(types.METHOD_NOT_FOUND, f"Method not found: {method}")
+        if method not in _FORWARDED:
+            # Includes `server/discover`: after this error its caller falls back to the handshake.
+            raise MCPError(types.METHOD_NOT_FOUND, f"Method not found: {method}")
+        if method == "tools/call" and not self._route.allows(params.get("name")):
+            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.get('name')}")
+        ask = self._ask or (self._ask_client if self._client_can_ask else None)
+        side = CallerSide(self._progress_reporter(params), ask)
+        if method not in _MAY_WANT_INPUT:
+            return await self._route.request(method, params, side)
+        result = await self._route.answered(method, params, side)
+        result.pop("resultType", None)
+        return result
 
     async def _initialize(self, params: JsonObject) -> JsonObject:
         version = params.get("protocolVersion")
@@ -203,17 +208,6 @@ class SessionEndpoint:
             fetch: Callable[[], Awaitable[list[BaseModel]]] = getattr(client, kind)
             return [_dump(item) for item in await fetch()]
         return [_dump(item) for item in getattr(self._route.offer, kind, ())]
-
-    async def _forward(self, method: str, params: JsonObject) -> JsonObject:
-        if method == "tools/call" and not self._route.allows(params.get("name")):
-            raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {params.get('name')}")
-        ask = self._ask or (self._ask_client if self._client_can_ask else None)
-        side = CallerSide(self._progress_reporter(params), ask)
-        if method not in _MAY_WANT_INPUT:
-            return await self._route.request(method, params, side)
-        result = await self._route.answered(method, params, side)
-        result.pop("resultType", None)
-        return result
 
     def _progress_reporter(self, params: JsonObject) -> ProgressFnT | None:
         token = (params.get("_meta") or {}).get("progressToken")
