@@ -121,7 +121,7 @@ def test_a_session_is_seen_answered_and_shown_from_another_terminal(place: Share
     assert "allow" in refused.stderr, "a permission takes no text as its answer"
     answer = place.command("answer", entry["inputId"][:8], "allow")
     assert answer.returncode == 0
-    assert answer.stdout.index("Run: touch answered") < answer.stdout.index("Answered: allow.")
+    assert answer.stdout.index("run: touch answered") < answer.stdout.index("Answered: allow.")
     code, out, err = process.finished()
     assert code == 0, err
     assert "It is done." in out
