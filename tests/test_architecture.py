@@ -335,7 +335,7 @@ def test_layers_of_the_core_import_only_those_above_them() -> None:
     assert wrong == []
 
 
-def test_what_answers_first_on_stdio_loads_little_of_the_core() -> None:
+def test_first_answers_on_stdio_load_little_of_the_core() -> None:
     loaded = set(_modules_after(f"import {PACKAGE}.startup.greeting.loop, {PACKAGE}.startup.shared.front"))
     ours = {_ours(name) for name in loaded if name.startswith(f"{PACKAGE}.core.")}
     assert ours <= {"core.processes"} | ON_THE_FAST_WAY

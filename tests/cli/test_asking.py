@@ -38,7 +38,7 @@ def test_unoffered_choice_is_not_an_answer(line: str) -> None:
         Asking(asked("Bash", for_session=True, command="ls")).take(line)
 
 
-def test_what_cannot_be_allowed_for_the_session_is_not_offered() -> None:
+def test_session_scope_is_not_offered_if_impossible() -> None:
     asking = Asking(asked("Bash", command="ls"))
     assert "session" not in asking.prompt
     with pytest.raises(NoAnswer):

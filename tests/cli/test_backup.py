@@ -77,7 +77,7 @@ def test_restored_files_are_as_old_as_they_were(state: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.name == "nt", reason="links and pipes are those of POSIX")
-def test_what_a_session_has_put_there_leads_nowhere(state: Path, tmp_path: Path) -> None:
+def test_links_placed_by_a_session_are_not_followed(state: Path, tmp_path: Path) -> None:
     theirs, secret = state / "principals" / "ann-1", tmp_path / "secret"
     secret.mkdir()
     (secret / "key").write_text("a key of the operator")
@@ -215,9 +215,7 @@ def test_the_name_of_a_file_does_nothing_to_the_terminal(
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root can read everything")
-def test_a_directory_that_cannot_be_read_is_told_of(
-    state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unreadable_directory_is_reported(state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     hidden = state / "principals" / "ann-1" / "hidden"
     hidden.mkdir(mode=0)
     assert run("backup", tmp_path / "backup.tar.gz") == 1
@@ -243,7 +241,7 @@ def damaged(state_file: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("wrong", ["sparse", "damaged", "a name with a zero"])
-def test_what_cannot_be_a_backup_is_refused_in_words(
+def test_invalid_backup_is_refused_with_a_message(
     state: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str
 ) -> None:
     file = tmp_path / "backup.tar.gz"

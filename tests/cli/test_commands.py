@@ -23,7 +23,7 @@ def run(environment: dict[str, str], *arguments: str) -> subprocess.CompletedPro
     return warm_commands.run(arguments, environment)
 
 
-def test_the_version_is_told(environment: dict[str, str]) -> None:
+def test_version_is_reported(environment: dict[str, str]) -> None:
     for flag in ("--version", "-V"):
         ours, place, claude = run(environment, flag).stdout.splitlines()
         assert ours == f"claude-code-mcp {__version__}"

@@ -287,7 +287,7 @@ def test_a_root_that_holds_something_of_the_operators_is_wrong_where_callers_are
 
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
-def test_a_sandbox_that_works_is_told(quick: dict[str, str]) -> None:
+def test_doctor_reports_a_working_sandbox(quick: dict[str, str]) -> None:
     assert examine(quick)[1]["isolation"]["detail"].startswith("sandbox: bubblewrap works")
 
 

@@ -61,7 +61,7 @@ def test_what_is_missing_on_the_way_is_made(text: str, expected: str) -> None:
 @pytest.mark.parametrize(
     "text", ["[1]", '{"s": 1}', "{", '{"a" 1}', '{"a": 1 "b": 2}', "{'a': 1}", '{"s": {}, "s": {}}']
 )
-def test_what_cannot_be_read_with_certainty_is_refused(text: str) -> None:
+def test_ambiguous_input_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"\S"):
         set_value(text, ["s", "n"], 1)
 

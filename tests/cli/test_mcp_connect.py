@@ -55,7 +55,7 @@ def test_everything_that_a_server_from_npm_offers_can_be_used(mcp: Mcp, packages
     assert "never" not in answer.stdout
 
 
-def test_a_command_that_fails_is_told_and_the_next_one_is_done(mcp: Mcp) -> None:
+def test_failing_command_is_reported_and_the_next_one_runs(mcp: Mcp) -> None:
     lines = "nonsense\ncall\ncall refuse\ncall echo {bad\ncall echo 'half\nread\nwatch long\ncall echo a=1"
     answer = mcp("connect", "stdio", "--", *program(), lines=lines)
     assert answer.returncode == 1
@@ -108,9 +108,7 @@ def test_a_question_in_mid_call_is_answered_by_the_next_lines(mcp: Mcp, answers:
         (["stdio", "--env", "s3cret", "x"], 2, "--env needs NAME=VALUE"),
     ],
 )
-def test_a_server_that_is_not_there_is_told_in_one_line(
-    mcp: Mcp, arguments: list[str], code: int, expected: str
-) -> None:
+def test_missing_server_is_reported_in_one_line(mcp: Mcp, arguments: list[str], code: int, expected: str) -> None:
     answer = mcp("connect", *arguments)
     assert (answer.returncode, answer.stdout) == (code, "")
     assert expected in answer.stderr

@@ -71,7 +71,7 @@ def test_a_tool_that_says_it_failed_ends_with_one(mcp: Mcp, own_file: Path, pack
         (["x", "wait", "note={tmp}/note", "--timeout", "0.5"], 1, "did not answer within 0.5 s"),
     ],
 )
-def test_what_cannot_be_called_is_told_in_one_line(
+def test_impossible_calls_are_explained_in_one_line(
     mcp: Mcp, own_file: Path, tmp_path: Path, arguments: list[str], code: int, expected: str
 ) -> None:
     configure(own_file, x=local(), gone={"command": "no-such-program"}, off=local(disabled=True))
@@ -87,7 +87,7 @@ def test_values_are_read_as_json_where_no_schema_says_otherwise(mcp: Mcp, own_fi
     assert json.loads(answer.stdout) == {"a": 1, "b": "word", "c": [True], "d": "="}
 
 
-def test_a_question_in_mid_call_is_cancelled_when_nobody_is_there(mcp: Mcp, own_file: Path) -> None:
+def test_question_during_a_call_is_cancelled_without_input(mcp: Mcp, own_file: Path) -> None:
     configure(own_file, x=local())
     assert json.loads(mcp("call", "x", "ask").stdout) == {"action": "cancel"}
 
@@ -157,9 +157,7 @@ async def test_signing_in_needs_nothing_but_the_address(shell: dict[str, str], m
     assert authority.grants == ["code"]
 
 
-async def test_somebody_with_a_browser_elsewhere_can_paste_where_it_ended(
-    shell: dict[str, str], own_file: Path
-) -> None:
+async def test_redirect_address_can_be_pasted_from_another_machine(shell: dict[str, str], own_file: Path) -> None:
     port, authority = free_port(), Authority()
     async with http_server(RemoteServer(), port, **authority.options(port)) as url:
         configure(own_file, r={"type": "http", "url": url})
@@ -174,7 +172,7 @@ async def test_somebody_with_a_browser_elsewhere_can_paste_where_it_ended(
         assert " r: remote 1" in out
 
 
-async def test_a_sign_in_that_nobody_finishes_is_given_up(mcp: Mcp, own_file: Path) -> None:
+async def test_unfinished_sign_in_times_out(mcp: Mcp, own_file: Path) -> None:
     port, authority = free_port(), Authority()
     async with http_server(RemoteServer(), port, **authority.options(port)) as url:
         configure(own_file, r={"type": "http", "url": url}, local=local())

@@ -25,7 +25,7 @@ def full(own_file: Path) -> None:
     configure(own_file, full=FULL)
 
 
-def test_what_a_server_has_besides_tools_is_listed(mcp: Mcp, own_file: Path) -> None:
+def test_resources_and_prompts_of_a_server_are_listed(mcp: Mcp, own_file: Path) -> None:
     configure(own_file, full=FULL, plain=local(), gone={"command": "no-such-program"})
     resources = mcp("resources", "full", "plain")
     assert (resources.returncode, resources.stderr) == (0, "")
@@ -66,7 +66,7 @@ def test_a_resource_is_written_as_it_is_and_prompts_take_texts(mcp: Mcp) -> None
         (["read", "nobody", "x:y"], 3, "no MCP server called 'nobody'; configured: full"),
     ],
 )
-def test_what_cannot_be_had_is_told_in_one_line(mcp: Mcp, arguments: list[str], code: int, expected: str) -> None:
+def test_missing_objects_are_explained_in_one_line(mcp: Mcp, arguments: list[str], code: int, expected: str) -> None:
     answer = mcp(*arguments)
     assert (answer.returncode, answer.stdout) == (code, "")
     assert expected in answer.stderr
@@ -101,7 +101,7 @@ async def test_watching_prints_what_the_server_tells(shell: dict[str, str], own_
 
 
 @pytest.mark.usefixtures("full")
-async def test_watching_ends_quietly_when_nobody_reads_any_more(
+async def test_watching_ends_silently_when_the_reader_leaves(
     shell: dict[str, str], own_file: Path, tmp_path: Path
 ) -> None:
     if not is_posix():

@@ -62,7 +62,7 @@ def test_what_is_piped_in_is_part_of_the_prompt_and_may_be_all_of_it(place: Shar
     assert piped(place, "", "run").returncode == 2
 
 
-def test_an_input_that_nobody_writes_to_is_not_waited_for(place: SharedPlace) -> None:
+def test_input_without_a_writer_is_not_waited_for(place: SharedPlace) -> None:
     reading, writing = os.pipe()
     with os.fdopen(reading, "rb") as source:
         code, out, err = Running(place, "run", script("Go.", "Went."), stdin=source).finished()
@@ -71,7 +71,7 @@ def test_an_input_that_nobody_writes_to_is_not_waited_for(place: SharedPlace) ->
     assert "continuing without it" in err
 
 
-def test_a_question_that_nobody_can_answer_is_denied_with_the_flags_that_allow_it(place: SharedPlace) -> None:
+def test_unanswerable_question_is_denied_with_the_flags_that_allow_it(place: SharedPlace) -> None:
     prompt = script("Try.", tool("Bash", command="touch unattended"), "Tried.")
     answer = place.command("run", prompt)
     assert answer.returncode == 4
@@ -97,7 +97,7 @@ def signed_in(tmp_path: Path, model: ScriptedModelThread) -> Iterator[tuple[Shar
 
 
 @pytest.mark.soak
-def test_somebody_who_is_signed_in_and_has_no_page_open_is_not_waited_for(
+def test_signed_in_person_without_an_open_page_is_not_waited_for(
     signed_in: tuple[SharedPlace, Browser],
 ) -> None:
     shared, browser = signed_in
@@ -201,7 +201,7 @@ def test_invalid_rule_is_refused_before_anything_runs(place: SharedPlace, rule: 
 
 
 @pytest.mark.soak  # tests/core/sessions/test_outcomes.py
-def test_an_api_that_cannot_be_reached_is_told_with_the_attempt(place: SharedPlace) -> None:
+def test_unreachable_api_is_reported_with_the_attempt(place: SharedPlace) -> None:
     nowhere = {"ANTHROPIC_BASE_URL": f"http://127.0.0.1:{free_port()}", "CLAUDE_CODE_MAX_RETRIES": "1"}
     answer = place.command("run", "--own", "hello", **nowhere)
     assert answer.returncode == 1

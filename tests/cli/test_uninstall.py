@@ -94,7 +94,7 @@ def test_nothing_is_removed_while_a_server_runs(own: dict[str, str], sandbox: Sa
     assert (sandbox.home / ".cursor" / "mcp.json").exists()
 
 
-def test_a_directory_that_somebody_has_chosen_is_left_to_them(own: dict[str, str], sandbox: Sandbox) -> None:
+def test_directory_chosen_by_the_user_is_not_changed(own: dict[str, str], sandbox: Sandbox) -> None:
     """It may be their home directory."""
     chosen = sandbox.root / "chosen"
     chosen.mkdir()

@@ -181,7 +181,7 @@ def test_a_secret_in_use_is_never_forgotten_however_many_there_are() -> None:
     assert text == " ".join([MARK] * 4)
 
 
-def test_of_owners_that_are_gone_the_latest_secrets_stay_known() -> None:
+def test_latest_secrets_of_departed_owners_stay_known() -> None:
     redactor, kept = Redactor(), Owner()
     redactor.add(["shared-by-two-owners"], kept)
     redactor.add(["shared-by-two-owners", "the-first-one-learned"], Owner())

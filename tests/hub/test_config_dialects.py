@@ -37,7 +37,7 @@ def test_vs_codes_file_is_read_with_comments_inputs_and_a_file_of_variables(tmp_
     assert two.headers == {"Authorization": "Bearer k3y", "X": "blue"}
 
 
-def test_an_input_that_nobody_gave_is_a_problem_of_its_own_entry(tmp_path: Path) -> None:
+def test_missing_input_is_a_problem_of_its_entry_only(tmp_path: Path) -> None:
     servers = {"a": {"command": "${input:where is it}"}, "b": {"command": "x"}}
     found = read(tmp_path, json.dumps({"servers": servers}))
     assert list(found.servers) == ["b"]
@@ -66,7 +66,7 @@ def test_our_own_variables_are_no_inputs(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
-def test_a_pipe_in_the_place_of_a_file_holds_nobody_up(tmp_path: Path) -> None:
+def test_pipe_in_place_of_a_file_does_not_block(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     found = read(tmp_path, json.dumps({"mcpServers": {"x": {"command": "x", "envFile": str(tmp_path / "pipe")}}}))
     assert "envFile" in str(found.problems[0])

@@ -92,7 +92,7 @@ def test_lists_let_tools_through() -> None:
     assert parse(command="x").allows("anything")
 
 
-def test_an_ide_offers_only_what_is_meant_for_a_model_unless_told_otherwise() -> None:
+def test_ide_offers_only_tools_for_models_by_default() -> None:
     assert parse(type="ws-ide", url="ws://127.0.0.1:1").include_tools == IDE_TOOLS
     assert parse(name="ide", url="http://127.0.0.1:1").include_tools == IDE_TOOLS
     assert parse(name="ide", url="http://127.0.0.1:1", includeTools=["other"]).include_tools == ("other",)

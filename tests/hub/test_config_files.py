@@ -66,7 +66,7 @@ def test_our_own_file_beats_local_beats_project_beats_user(tmp_path: Path) -> No
     ]
 
 
-def test_a_checkout_cannot_start_programs_until_somebody_approves(tmp_path: Path) -> None:
+def test_checkout_cannot_start_programs_without_approval(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.of_project({"x": command("evil"), "y": command("fine"), "z": command("bad")})
     assert disk.read().servers["x"].barred is not None
@@ -105,7 +105,7 @@ def test_a_bad_entry_does_not_hide_a_good_one_of_the_same_name(tmp_path: Path) -
     assert "MISSING" in str(read.problems[0])
 
 
-def test_a_variable_that_is_not_set_is_left_out_and_told_and_its_server_is_used(tmp_path: Path) -> None:
+def test_unset_variable_is_omitted_and_reported_and_its_server_is_used(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.own({"x": {"command": "x", "env": {"A": "${MISSING}", "B": "b"}}})
     read = disk.read()

@@ -175,9 +175,7 @@ async def test_one_sign_in_at_the_identity_provider_is_good_for_every_server(
 
 
 @pytest.mark.usefixtures("no_keyring")
-async def test_an_id_token_that_expired_is_renewed_and_a_token_that_was_refused_is_got_anew(
-    organization: Organization, tmp_path: Path
-) -> None:
+async def test_expired_id_token_and_refused_token_are_renewed(organization: Organization, tmp_path: Path) -> None:
     provider, authority = organization.provider, organization.authority
     provider.lifetime = 0
     async with hub_of(organization, tmp_path) as hub:

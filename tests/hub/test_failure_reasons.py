@@ -40,7 +40,7 @@ Node.js v22.11.0
 """
 
 
-def test_of_a_traceback_the_last_line_is_kept_and_no_frame() -> None:
+def test_only_the_last_line_of_a_traceback_is_kept() -> None:
     assert stderr_summary(TRACEBACK) == "INFO starting RuntimeError: no such database"
     assert stderr_summary(TRACEBACK[30:]).endswith("RuntimeError: no such database")
     summary = stderr_summary(GROUP)
@@ -73,7 +73,7 @@ def test_what_is_too_long_keeps_its_end_and_of_the_last_line_its_beginning() -> 
         (500, {"content-type": "application/json"}, b"[" * 100_000, "HTTP 500"),
     ],
 )
-def test_statuses_are_told_apart_with_the_words_of_the_server(
+def test_http_statuses_have_separate_reasons_with_the_servers_message(
     status: int, headers: dict[str, str], body: bytes, expected: str
 ) -> None:
     reason = status_reason(status, headers, body)

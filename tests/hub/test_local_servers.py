@@ -25,7 +25,7 @@ async def pid(hub: Hub, server: str = "x") -> int:
     return int(text_of(await hub.call(server, "pid")).split()[0])
 
 
-async def test_a_server_is_started_by_its_first_user_and_by_nobody_before(start_hub: StartHub) -> None:
+async def test_server_starts_with_its_first_user(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()})
     assert [(status.state, status.attempt) for status in hub.status()] == [("pending", 0)]
     assert text_of(await hub.call("x", "echo", {"a": None, "b": [1]})) == '{"a": null, "b": [1]}'
@@ -252,7 +252,7 @@ def greeted_in(directory: Path) -> list[Path]:
     return list(directory.glob("*.greeted"))
 
 
-async def test_reconnecting_in_the_middle_of_an_attempt_begins_anew(start_hub: StartHub, tmp_path: Path) -> None:
+async def test_reconnecting_during_an_attempt_restarts_it(start_hub: StartHub, tmp_path: Path) -> None:
     hub = await start_hub({"x": local("hang", f"note={tmp_path}")}, {"mcp_timeout_ms": int(10 * PATIENCE * 1000)})
     waiting = asyncio.create_task(hub.connect())
     await until_true(lambda: len(greeted_in(tmp_path)) == 1)
@@ -265,7 +265,7 @@ async def test_reconnecting_in_the_middle_of_an_attempt_begins_anew(start_hub: S
     assert len(greeted_in(tmp_path)) == 2
 
 
-async def test_children_get_the_environment_that_the_hub_is_told_to_give_them(start_hub: StartHub) -> None:
+async def test_children_get_the_environment_given_to_the_hub(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local()}, child_environment=lambda variables: ({**variables, "MARK": "1"}, ""))
     assert psutil.Process(await pid(hub)).environ()["MARK"] == "1"
 

@@ -68,7 +68,7 @@ async def test_server_that_needs_a_sign_in_is_reported_without_opening_a_browser
     assert protected.authority.clients == {}
 
 
-async def test_a_sign_in_that_cannot_be_remembered_is_told_all_the_same(
+async def test_needed_sign_in_is_reported_even_if_it_cannot_be_stored(
     protected: Protected, start_hub: StartHub, tmp_path: Path
 ) -> None:
     database = Database(tmp_path / "lost")
@@ -172,7 +172,7 @@ async def test_a_token_that_expired_meanwhile_is_refreshed_before_it_is_shown(pr
     assert protected.authority.grants.count("refresh") == 1
 
 
-async def test_a_sign_in_that_is_no_longer_good_is_told_and_can_be_made_again(protected: Protected) -> None:
+async def test_expired_sign_in_is_reported_and_can_be_repeated(protected: Protected) -> None:
     await protected.sign_in()
     protected.authority.forget_everybody()
     with pytest.raises(MCPError, match="expired"):
@@ -204,7 +204,7 @@ async def test_that_a_sign_in_is_needed_is_remembered_by_other_hubs(protected: P
     assert text_of(await hub.call("x", "echo")) == "echo {}"
 
 
-async def test_nobody_signing_in_in_time_is_an_error_and_changes_nothing(protected: Protected) -> None:
+async def test_sign_in_timeout_is_an_error_and_changes_nothing(protected: Protected) -> None:
     async def look_away(address: str) -> None:
         """The person has gone to lunch."""
 

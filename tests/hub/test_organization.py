@@ -344,7 +344,7 @@ def test_a_denied_server_is_never_started_and_says_why(tmp_path: Path, sandbox: 
     assert (Path(started["bad"]).exists(), Path(started["good"]).exists()) == (False, True)
 
 
-async def test_a_denial_that_comes_later_ends_the_connection_and_nobody_can_lift_it(
+async def test_later_denial_ends_the_connection_and_cannot_be_overridden(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox
 ) -> None:
     managed = write(tmp_path / "managed", {"managed-settings.json": "{}"})
@@ -368,7 +368,7 @@ async def test_a_denial_that_comes_later_ends_the_connection_and_nobody_can_lift
 
 
 @pytest.mark.parametrize("where", ["managed-settings.json", "managed-settings.d/10-later.json"])
-async def test_the_hub_of_a_client_hears_of_a_denial_that_comes_later(
+async def test_client_hub_applies_a_later_denial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sandbox: Sandbox, where: str
 ) -> None:
     """Its users may be in several projects, so that it follows none of their files; an organization's it does."""

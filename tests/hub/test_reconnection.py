@@ -181,7 +181,7 @@ def test_pauses_grow_to_a_limit_and_are_spread() -> None:
 # -- who may wait ---------------------------------------------------------------------------------------------
 
 
-def test_nobody_may_wait_for_a_server_that_is_disabled_or_whose_hub_closes() -> None:
+def test_waiting_for_a_disabled_server_or_a_closing_hub_fails() -> None:
     assert Connection().refusal() is None
     assert Connection().disabled("by hand").refusal() == ("disabled", "disabled: by hand")
     closing = Connection().disabled("by hand").closing()

@@ -159,7 +159,7 @@ async def test_cancelling_the_caller_cancels_the_call_at_the_server(kind: Remote
     assert text_of(await connected.hub.call("x", "echo")) == "echo {}"
 
 
-async def test_a_question_of_the_server_reaches_whoever_called(connected: Connected) -> None:
+async def test_server_question_reaches_the_caller(connected: Connected) -> None:
     asked = []
 
     async def ask(params: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +212,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("type_", ["http", "sse"])
 @pytest.mark.parametrize("status", REFUSALS)
-async def test_statuses_of_a_refusal_are_told_apart(start_hub: StartHub, status: int, type_: str) -> None:
+async def test_refusal_statuses_are_distinguished(start_hub: StartHub, status: int, type_: str) -> None:
     headers, body, reason = REFUSALS[status]
 
     async def refuse(scope: Any, receive: Any, send: Any) -> None:
@@ -336,7 +336,7 @@ async def test_an_ide_is_shown_its_token(start_hub: StartHub, tmp_path: Path, to
         await disconnect(hub, "x")
 
 
-async def test_a_refused_header_is_told_without_showing_it(start_hub: StartHub, caplog: Any) -> None:
+async def test_refused_header_is_reported_without_its_value(start_hub: StartHub, caplog: Any) -> None:
     class SilentClient:
         async def verify_token(self, token: str) -> AccessToken | None:
             return None

@@ -94,7 +94,7 @@ async def test_a_server_that_asks_for_roots_gets_those_of_each_session_from_then
     assert text_in(await first.call("pid")) != text_in(await second.call("pid"))
 
 
-async def test_a_connection_of_one_directory_ends_when_nobody_uses_it(
+async def test_unused_connection_of_a_directory_is_closed(
     start_hub: StartHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server_pool, "_IDLE", 0.0)

@@ -243,7 +243,7 @@ async def test_a_result_that_wants_input_is_asked_for_in_a_session_that_knows_no
     assert "resultType" not in answer["result"]
 
 
-async def test_a_session_with_nobody_to_ask_cancels_the_question(start_hub: StartHub) -> None:
+async def test_session_without_a_person_cancels_the_question(start_hub: StartHub) -> None:
     session = Session(await start_hub({"x": local()}))
     await session.begin()
     assert text_in(await session.call("ask")) == '{"action": "cancel"}'

@@ -119,7 +119,7 @@ async def test_the_token_of_a_renewal_is_kept_although_its_caller_was_cancelled(
     assert protected.authority.grants == ["code", "refresh"]
 
 
-async def test_the_need_to_sign_in_ends_when_somebody_stores_other_tokens(
+async def test_needed_sign_in_ends_when_new_tokens_are_stored(
     protected: Protected,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -135,7 +135,7 @@ async def test_the_need_to_sign_in_ends_when_somebody_stores_other_tokens(
     assert text_of(await hub.call("x", "echo")) == "echo {}"
 
 
-async def test_a_registration_that_was_forgotten_is_made_anew(protected: Protected) -> None:  # noqa: F811
+async def test_forgotten_registration_is_repeated(protected: Protected) -> None:  # noqa: F811
     await protected.sign_in()
     protected.authority.clients.clear()
     protected.authority.forget_everybody()

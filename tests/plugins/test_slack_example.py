@@ -188,7 +188,7 @@ async def test_only_the_people_listed_may_answer(service: Service, slack: FakeSl
     assert os.listdir(sandbox.project) == []
 
 
-async def test_a_message_is_edited_when_somebody_else_was_faster_and_a_late_press_is_told(
+async def test_chat_message_is_updated_after_another_answer_and_a_late_press_is_reported(
     service: Service, slack: FakeSlack, sandbox: Sandbox
 ) -> None:
     turn = await service.create(touch("new"))

@@ -41,7 +41,7 @@ def test_without_a_wait_an_answer_returns_at_once(client: Connection, warm: str,
 
 
 @pytest.mark.promise("respond.deny")
-def test_a_denied_tool_does_not_run_and_the_reason_is_told(
+def test_denied_tool_does_not_run_and_the_reason_is_reported(
     client: Connection, warm: str, place: Sandbox, model: ScriptedModelThread
 ) -> None:
     asked = client.send(warm, script("go", tool("Bash", command="echo 1 >denied"), "ok then"), waitSeconds=30)

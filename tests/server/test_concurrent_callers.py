@@ -45,7 +45,7 @@ def test_concurrent_calls_get_their_own_answers(wire: Wire, connect: Connect, pl
     assert all(reply.data["numTurns"] == 1 for _, _, reply in replies if reply.code is None)
 
 
-def test_of_two_replies_at_once_to_a_session_on_disk_one_is_refused(
+def test_one_of_two_concurrent_replies_to_a_stored_session_is_refused(
     wire: Wire, connect: Connect, place: Sandbox
 ) -> None:
     """The server that made the session is gone on stdio; on HTTP it is parked or live, by chance."""

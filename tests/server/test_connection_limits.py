@@ -38,7 +38,7 @@ async def ask(connection: Connection) -> bytes:
     return await connection[0].readuntil(b"\r\n")
 
 
-async def test_a_connection_too_many_is_told_so_and_room_is_made_by_one_that_ends() -> None:
+async def test_excess_connection_is_refused_until_another_ends() -> None:
     async with limited(ConnectionLimits(3, 100)) as port:
         idle = [await connect(port) for _ in range(3)]
         assert b"200" in await ask(idle[0])  # the others are counted by now, they were accepted before its answer

@@ -100,7 +100,7 @@ def test_late_dialog_is_withdrawn_or_reported(asked: Connection, here: str, plac
 
 
 @pytest.mark.promise("ask.withdrawn", "respond.answered")
-def test_the_queue_is_told_that_the_dialog_was_faster(asked: Connection, here: str, place: Sandbox) -> None:
+def test_queue_reports_that_the_dialog_was_faster(asked: Connection, here: str, place: Sandbox) -> None:
     waiting = sent(asked, here, write(place, "race2"), "done")
     dialog = asked.dialog()
     look = asked.look(here)
@@ -183,7 +183,7 @@ def test_a_question_that_is_open_already_is_shown(
 @pytest.mark.soak  # of one and the queue: above
 @pytest.mark.promise("ask.withdrawn")
 @pytest.mark.parametrize("wire", WIRES[2:], indirect=True, ids=str, scope="module")
-def test_of_two_dialogs_the_slower_is_withdrawn(connect: Connect, place: Sandbox, wire: Wire) -> None:
+def test_slower_of_two_dialogs_is_withdrawn(connect: Connect, place: Sandbox, wire: Wire) -> None:
     with connect(can_be_asked=True) as one, connect(can_be_asked=True) as two:
         session = one.create("hello", waitSeconds=30).session
         two.look(session)

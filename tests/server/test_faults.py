@@ -74,7 +74,7 @@ def test_a_turn_that_tries_the_api_again_says_so(client: Connection, warm: str) 
 
 
 @pytest.mark.promise("respond.expired")
-def test_a_question_that_nobody_answers_is_denied(client: Connection, warm: str) -> None:
+def test_unanswered_question_is_denied(client: Connection, warm: str) -> None:
     asked = client.send(warm, script("go", tool("Bash", command="echo 1 >late"), "went on"), waitSeconds=40)
     assert datetime.fromisoformat(asked.question["expiresAt"]).tzinfo is not None
     ended = client.look(warm, waitSeconds=0)
@@ -88,7 +88,7 @@ def test_a_question_that_nobody_answers_is_denied(client: Connection, warm: str)
 
 @pytest.mark.soak  # the question expires: above; a late dialog: test_dialogs.py
 @pytest.mark.promise("ask.patience", "respond.expired")
-def test_a_dialog_that_nobody_answers_is_a_denial(asked: Connection, wire: Wire) -> None:
+def test_unanswered_dialog_is_a_denial(asked: Connection, wire: Wire) -> None:
     prompt = script("go", tool("Bash", command="echo 1 >late"), "went on")
     waiting = asked.start("claude_create_session", prompt=prompt, waitSeconds=40)
     dialog = asked.dialog()

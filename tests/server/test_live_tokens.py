@@ -179,7 +179,7 @@ def test_audit_trail_starts_with_the_profile_of_callers(served: Served) -> None:
     assert (first["act"], first["profile"], "policy" in first) == ("server_started", "local", False)
 
 
-def test_what_a_removed_caller_has_shared_ends_with_it(served: Served) -> None:
+def test_shares_of_a_removed_caller_end(served: Served) -> None:
     ann, bob = (Browser(served.server.base) for _ in range(2))
     assert [ann.sign_in(token=ANN).status, bob.sign_in(token=BOB).status] == [200, 200]
     with as_caller(served.server, ANN, "2026-07-28") as tools:
@@ -258,7 +258,7 @@ def test_what_runs_ends_too_if_the_file_stays_unusable(served: Served) -> None:
         assert again.look(session).status == "running"
 
 
-def test_an_emptied_file_has_no_callers_and_opens_the_server_to_nobody(served: Served) -> None:
+def test_emptied_tokens_file_admits_no_callers(served: Served) -> None:
     served.write()
     assert until(lambda: served.hello(ANN).status_code == 401)
     assert httpx2.post(served.server.url, json=HELLO, headers=ACCEPT, timeout=LONG).status_code == 401
@@ -334,7 +334,7 @@ async def test_what_is_there_between_two_writes_is_not_taken_for_the_list(readin
     assert await reading.callers.by_token(ANN) is not None
 
 
-async def test_a_writer_who_is_held_up_after_truncating_the_file_cuts_nobody_off(reading: Reading) -> None:
+async def test_slow_rewrite_of_the_tokens_file_disconnects_no_one(reading: Reading) -> None:
     await reading.look(while_empty=lambda: reading.file.write_text(f"ann {ANN}\nbob {BOB}\n"))
     assert reading.known() == ["ann", "bob"]
     reading.file.write_text("")

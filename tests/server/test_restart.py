@@ -92,7 +92,7 @@ CLEAN_OR_KILLED = pytest.mark.parametrize(
 
 @pytest.mark.soak  # tests/core/sessions/test_records.py
 @CLEAN_OR_KILLED
-def test_a_session_keeps_its_limits_and_all_that_is_told_of_it(servers: Servers, killed: bool) -> None:
+def test_session_keeps_its_limits_and_reported_data(servers: Servers, killed: bool) -> None:
     with servers.running(killed=killed) as client:
         made = client.call(
             "claude_code",
@@ -130,9 +130,7 @@ def test_a_session_keeps_its_limits_and_all_that_is_told_of_it(servers: Servers,
 
 
 @CLEAN_OR_KILLED
-def test_a_turn_that_was_cut_short_is_not_completed_and_a_session_is_limited_from_the_moment_that_its_id_is_told(
-    servers: Servers, killed: bool
-) -> None:
+def test_truncated_turn_is_not_completed_and_limits_apply_from_the_start(servers: Servers, killed: bool) -> None:
     with servers.running(killed=killed) as client:
         first = client.create("hello", waitSeconds=40)
         work = script("work", tool("Bash", command=ENDLESS))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="sockets of POSIX")
 
 
-async def test_a_server_at_work_is_not_unused_however_long_nobody_comes(tmp_path: Path) -> None:
+async def test_busy_server_does_not_exit_without_clients(tmp_path: Path) -> None:
     working = True
     with socket.socket(socket.AF_UNIX) as listener, stopped_clock() as clock:
 

@@ -186,7 +186,7 @@ def test_initialize_can_be_answered_late_or_with_an_error(cli: Path) -> None:
         ("eof", ["control_response", "system", "stream_event", "assistant", "result"]),
     ],
 )
-def test_it_crashes_when_it_is_told_to(cli: Path, when: str, seen: list[str]) -> None:
+def test_misbehaving_cli_crashes_on_request(cli: Path, when: str, seen: list[str]) -> None:
     with started(cli, {"crash": 3, "crash_at": when, "stderr": "out of luck"}) as process:
         written = b"".join(json.dumps(frame).encode() + b"\n" for frame in (INITIALIZE, PROMPT))
         output, problems = process.communicate(written, timeout=HANG_SECONDS)

@@ -68,7 +68,7 @@ def test_the_newest_script_wins() -> None:
     assert text_of(answer(user(script("hi", "old")), assistant(), user(script("again", "new")))) == "new"
 
 
-def test_of_several_scripts_in_one_text_the_last_wins() -> None:
+def test_last_of_several_scripts_wins() -> None:
     assert text_of(answer(user(script("a", "first") + " and " + script("b", "second")))) == "second"
 
 

@@ -242,7 +242,7 @@ def test_the_command_prints_what_to_export_and_ends_quietly_on_ctrl_c() -> None:
 
 
 @pytest.mark.parametrize("port", ["99999", "-1"])
-def test_a_port_that_there_is_not_is_reported_by_the_command(port: str) -> None:
+def test_invalid_port_is_reported_by_the_command(port: str) -> None:
     command = [sys.executable, "-m", "claude_code_mcp.testing", "--port", port]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=HANG_SECONDS, check=False)
     assert answer.returncode == 1

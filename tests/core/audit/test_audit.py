@@ -49,7 +49,7 @@ def book(tmp_path: Path) -> Book:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in AuditKind if kind is not AuditKind.FAILED])
-def test_every_act_is_told_with_who_and_where(book: Book, kind: AuditKind) -> None:
+def test_every_act_is_reported_with_caller_and_address(book: Book, kind: AuditKind) -> None:
     book.audit.act(AuditEvent(kind, "alice", "s-1", {"field": "cwd", "nothing": None}))
     (line,) = book.lines()
     assert line.pop("at").endswith("Z")
@@ -186,14 +186,14 @@ def test_unimportant_errors_are_omitted(book: Book) -> None:
     assert book.lines() == []
 
 
-def test_a_prompt_is_told_by_its_hash(book: Book) -> None:
+def test_audit_trail_has_the_hash_of_the_prompt(book: Book) -> None:
     book.audit.act(AuditEvent(AuditKind.SESSION_CREATED, "alice", "s-1", {"prompt": "the plan for tomorrow"}))
     (line,) = book.lines()
     assert line["prompt_sha256"] == hashlib.sha256(b"the plan for tomorrow").hexdigest()[:16]
     assert "tomorrow" not in json.dumps(line)
 
 
-def test_a_prompt_is_told_whole_where_that_is_wanted_without_its_secrets(tmp_path: Path) -> None:
+def test_audit_trail_has_the_whole_redacted_prompt_if_enabled(tmp_path: Path) -> None:
     book = Book(tmp_path / "audit", prompts=True)
     book.audit.act(AuditEvent(AuditKind.SESSION_CREATED, "alice", "s-1", {"prompt": "use opaque-secret-value " * 200}))
     (line,) = book.lines()

@@ -69,7 +69,7 @@ def test_a_line_that_was_cut_off_is_counted_and_spoils_no_other(tmp_path: Path, 
     assert lost
 
 
-def test_what_a_killed_server_has_cut_off_spoils_nothing_of_the_next(tmp_path: Path) -> None:
+def test_truncated_line_of_a_killed_server_does_not_damage_the_next(tmp_path: Path) -> None:
     path = tmp_path / "audit"
     path.write_text('{"number": 1}\n{"num')
     trail = RotatingJsonl(path, MUCH)
@@ -174,7 +174,7 @@ def test_a_link_in_the_place_of_the_file_is_refused(tmp_path: Path) -> None:
         RotatingJsonl(tmp_path / "audit", MUCH)
 
 
-def test_a_file_that_was_taken_away_is_made_anew(tmp_path: Path) -> None:
+def test_removed_file_is_created_again(tmp_path: Path) -> None:
     path = tmp_path / "audit"
     trail = RotatingJsonl(path, MUCH)
     path.unlink()

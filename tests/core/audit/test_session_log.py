@@ -29,7 +29,7 @@ def test_messages_arguments_and_tracebacks_are_clean() -> None:
     assert "abcdefgh12345678" not in said
 
 
-def test_of_what_libraries_log_nothing_has_contents() -> None:
+def test_library_logs_have_no_contents() -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(RedactingFormatter("%(name)s %(message)s", Redactor()))

@@ -61,7 +61,7 @@ def test_the_kernels_count_tells_two_processes_of_one_number_apart(tmp_path: Pat
 
 
 @LINUX
-def test_a_process_of_another_container_cannot_be_told_and_locks_nothing(tmp_path: Path) -> None:
+def test_process_of_another_container_is_not_recognized_and_locks_nothing(tmp_path: Path) -> None:
     note(tmp_path, pidDomain=f"linux:0:{os.readlink('/proc/self/ns/pid')}")
     assert process_with("mine", str(tmp_path)) == os.getpid()
     note(tmp_path, pidDomain="linux:0:pid:[1]")
@@ -155,7 +155,7 @@ def test_clock_change_does_not_change_process_identity(tmp_path: Path) -> None:
 
 
 @LINUX
-def test_what_cannot_be_looked_up_is_not_taken_for_absent(tmp_path: Path) -> None:
+def test_failed_lookup_is_not_treated_as_absent(tmp_path: Path) -> None:
     note(tmp_path)
     code = f"""if True:
         import os, resource

@@ -88,7 +88,7 @@ async def test_a_giant_line_arrives_whole(start: Start, size: int) -> None:
     assert len(listener.of(Conversation)[0].content[0]["text"]) == size
 
 
-async def test_a_line_over_the_limit_is_skipped_with_its_size_told(start: Start) -> None:
+async def test_line_over_the_limit_is_skipped_and_its_size_reported(start: Start) -> None:
     listener = await turn(start, over_limit_line=True)
     (skipped,) = listener.of(Garbage)
     assert skipped.size > MAX_LINE
@@ -112,7 +112,7 @@ async def test_an_unknown_request_can_be_refused(start: Start) -> None:
     assert (await started.listener.result())["result"] == '"not supported"'
 
 
-async def test_a_withdrawn_question_is_told_and_takes_no_answer(start: Start) -> None:
+async def test_withdrawn_question_is_reported_and_takes_no_answer(start: Start) -> None:
     started = await start(cancel_question=True)
     started.process.send("go", "m1")
     question, withdrawn = await started.listener.question(), await started.listener.first(ControlCancel)
@@ -130,7 +130,7 @@ async def test_an_answer_gets_through_behind_a_flood(start: Start) -> None:
     assert json.loads((await started.listener.result())["result"]) == {"behavior": "allow"}
 
 
-async def test_an_answer_gets_through_a_flood_that_nobody_reads(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_answer_passes_an_unread_flood(start_service: StartService, sandbox: Sandbox) -> None:
     cli = install_misbehaving_cli(sandbox.root / "bin")
     service = await start_service({"MISBEHAVE": "flood=50000 ask"}, claude_path=str(cli))
     turn = await service.create("go", SessionOptions(cwd=str(sandbox.project)))
@@ -203,7 +203,7 @@ async def test_a_crash_before_it_is_ready_fails_the_request(start: Start, when: 
 
 
 @pytest.mark.parametrize("when", ["first_event", "mid_turn", "question", "mid_line"])
-async def test_a_crash_in_a_turn_is_told_with_its_last_words(start: Start, when: str) -> None:
+async def test_crash_in_a_turn_is_reported_with_its_last_output(start: Start, when: str) -> None:
     started = await start(crash=5, crash_at=when, stderr="out of luck", ask=when == "question")
     started.process.send("go", "m1")
     end = await started.listener.ended()
@@ -239,7 +239,7 @@ async def test_after_the_end_messages_are_refused_with_the_reason_and_answers_fa
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing stands between us and the program")
-async def test_a_program_that_does_not_exist_is_told_by_name(sandbox: Sandbox, environment: dict[str, str]) -> None:
+async def test_missing_program_is_reported_by_name(sandbox: Sandbox, environment: dict[str, str]) -> None:
     with pytest.raises(ProcessFailed, match="no-such-program"):
         await ClaudeProcess.start(
             Listener(), ["/no-such-program"], cwd=str(sandbox.project), environment=environment, mark=new_mark()

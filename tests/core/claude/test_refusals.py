@@ -43,7 +43,7 @@ def test_other_last_words_are_no_complaint(stderr: str) -> None:
     assert refused_argument(stderr) is None
 
 
-def test_a_version_that_lists_no_agents_is_believed() -> None:
+def test_version_without_an_agent_list_is_accepted() -> None:
     check_agents(SessionOptions(agent="anybody"), {})
 
 

@@ -18,7 +18,7 @@ def project(tmp_path: Path) -> Path:
     return tmp_path / "project"
 
 
-def test_instructions_that_refer_to_a_user_that_there_is_not_refer_to_no_file(project: Path) -> None:
+def test_references_to_unknown_users_are_ignored(project: Path) -> None:
     (project / "CLAUDE.md").write_text("see @~nosuchuserzz/x and @real.md\n")
     before = fingerprint(project)
     assert before is not None

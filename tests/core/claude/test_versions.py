@@ -82,5 +82,5 @@ def test_each_option_with_fixed_choices_is_checked(field: str, options: SessionO
     assert caught.value.data["field"] == field
 
 
-def test_what_a_help_text_does_not_tell_is_taken_from_the_tested_cli() -> None:
+def test_choices_missing_in_the_help_come_from_the_tested_version() -> None:
     assert read_help("Usage: claude") == TESTED_CHOICES

@@ -70,7 +70,7 @@ def test_a_failure_that_we_asked_for_is_an_interruption(raw: dict[str, Any], cod
         (API_ERROR, OutcomeCode.API_ERROR),
     ],
 )
-def test_a_success_without_the_structure_that_was_wanted_is_none(raw: dict[str, Any], code: OutcomeCode) -> None:
+def test_success_without_structured_output_is_a_failure(raw: dict[str, Any], code: OutcomeCode) -> None:
     assert read(raw, wants_structure=True).code is code
 
 
@@ -222,7 +222,7 @@ def test_denied_call_does_not_count_as_failed(line: dict[str, Any], status: str)
     assert call_statuses(line) == {"a": status}
 
 
-def test_of_several_calls_in_one_frame_each_has_its_own_status() -> None:
+def test_calls_of_one_frame_have_separate_statuses() -> None:
     frame = {**results("a", "b"), "tool_result_meta": [{"id": "b", "non_execution_kind": "user-rejected"}, {"id": "a"}]}
     assert call_statuses(frame) == {"a": "error", "b": "denied"}
 

@@ -21,7 +21,7 @@ def test_what_is_allowed_stays_as_it_is() -> None:
     assert normalize("A-z_09") == "A-z_09"
 
 
-def test_tools_that_would_share_a_name_are_told_apart() -> None:
+def test_tools_with_equal_names_are_distinguished() -> None:
     names = ToolNames([("a b", "c"), ("a_b", "c"), ("x", "y")])
     assert names.name("x", "y") == "mcp__x__y"
     assert names.name("a b", "c") != names.name("a_b", "c")

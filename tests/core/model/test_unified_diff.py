@@ -54,7 +54,7 @@ def test_one_changed_line_is_one_line_that_goes_and_one_that_comes_with_its_numb
     assert [line for line in diff[1:] if line[0] != " "] == ["-line 30", "+another"]
 
 
-def test_of_a_long_file_the_lines_around_each_change_are_shown() -> None:
+def test_long_file_shows_the_lines_around_each_change() -> None:
     lines = [f"line {number}" for number in range(1, 1001)]
     before = "\n".join(lines)
     lines[99], lines[899] = "x", "y"

@@ -132,7 +132,7 @@ def test_many_wrappers_and_words_are_handled() -> None:
         ("foo -- --pager=sh", ASK),
     ],
 )
-def test_of_grep_only_listed_options_are_known(words: str, decision: Decision) -> None:
+def test_only_listed_grep_options_are_harmless(words: str, decision: Decision) -> None:
     assert decide(f"grep {words}", ["Bash"], ["Bash(rm *)"]).decision is decision
 
 

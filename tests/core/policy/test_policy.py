@@ -38,7 +38,7 @@ def test_a_policy_in_full() -> None:
     assert policy.profile("ci") == REMOTE_PROFILE
 
 
-def test_the_profile_for_everybody_else() -> None:
+def test_default_profile() -> None:
     assert parse_policy("", "p").default == REMOTE_PROFILE
     assert parse_policy("", "p", fallback="local").default == LOCAL_PROFILE
     assert parse_policy(TEAM, "p", default="local").default == LOCAL_PROFILE

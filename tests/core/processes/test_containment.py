@@ -113,7 +113,7 @@ def running(pids: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("end", ["exits", "is stopped", "is killed"])
-async def test_what_a_child_leaves_behind_ends_with_it(start: Start, tmp_path: Path, end: str) -> None:
+async def test_leftover_processes_end_with_their_child(start: Start, tmp_path: Path, end: str) -> None:
     child, _ = await start(f"{leave_everything(tmp_path)}\nread line")
     left = await left_in(tmp_path)
     assert running(left) == list(LEAVE)

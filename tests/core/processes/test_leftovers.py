@@ -91,7 +91,7 @@ async def test_sweep_does_not_end_its_own_process() -> None:
     assert (process.returncode, output.strip()) == (0, b"0")
 
 
-async def test_children_of_a_dead_owner_are_ended_by_whoever_comes_next(leave: Leave) -> None:
+async def test_children_of_a_dead_owner_are_ended_by_the_next_server(leave: Leave) -> None:
     stale = leave(mark_of_a_dead_server())
     await sweep_stale()
     await gone(stale)
@@ -120,7 +120,7 @@ async def test_owner_with_a_reused_process_id_is_dead(leave: Leave) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "waitid"), reason="a process cannot be waited for without reaping it")
-def test_an_owner_that_nobody_has_waited_for_yet_is_dead(leave: Leave) -> None:
+def test_zombie_owner_is_dead(leave: Leave) -> None:
     """As a killed server is until the init process of a container gets to it, if it ever does."""
     owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     _, _, space, unique = new_mark().split(".")

@@ -47,7 +47,7 @@ def test_groups_of_version_1_are_not_used() -> None:
     assert own_group(MOUNTS.format(root="/"), "4:memory:/user/1\n") is None
 
 
-def test_what_a_group_limits_is_not_limited_in_another_way() -> None:
+def test_control_group_limits_are_not_duplicated() -> None:
     limits = ResourceLimits(memory=2 << 30, processes=64, cpus=1.5, cpu_seconds=100, file_size=1 << 20)
     alone = EnforcedLimits(limits)
     assert alone.directives("m") == [

@@ -27,7 +27,7 @@ def test_a_child_counts_with_all_that_it_started() -> None:
     assert 100 << 20 < measured < 200 << 20
 
 
-def test_of_a_process_that_is_gone_nothing_is_known() -> None:
+def test_ended_process_has_no_data() -> None:
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
     assert trees([child.pid]) == {child.pid: None}

@@ -178,7 +178,7 @@ async def test_failing_channel_does_not_affect_others(caplog: pytest.LogCaptureF
         assert "s-1" in record.message
 
 
-async def test_channels_are_told_even_if_the_asker_fails() -> None:
+async def test_channels_are_notified_even_if_the_sender_fails() -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("session broken")
 
@@ -243,7 +243,7 @@ async def test_an_answer_in_time_stops_the_clock() -> None:
     assert asker.received_texts[answered.id][0].closure is Closure.ANSWERED
 
 
-async def test_an_unknown_question_is_told_apart_from_a_closed_one() -> None:
+async def test_unknown_question_is_distinguished_from_a_closed_one() -> None:
     with pytest.raises(QuestionClosed) as caught:
         Broker(LONG).answer("s-1", "q-none", YES, "queue")
     assert caught.value.data == {"closed": "unknown"}
@@ -349,7 +349,7 @@ async def test_a_question_that_a_person_sees_has_no_deadline() -> None:
 
 
 @pytest.mark.parametrize("seen", [False, True])
-async def test_a_question_waits_while_somebody_is_expected_and_then_gets_its_full_time(seen: bool) -> None:
+async def test_deadline_starts_when_no_person_is_expected(seen: bool) -> None:
     broker = Broker(0.05)
     person, asked_often, deadlines = True, asyncio.Event(), list[float | None]()
 
@@ -393,7 +393,7 @@ async def test_a_question_that_is_seen_while_audiences_are_asked_stays_open() ->
     assert [one.id for one in broker.pending()] == [question.id]
 
 
-async def test_an_unseen_question_expires_where_nobody_is_expected_or_that_cannot_be_said() -> None:
+async def test_unseen_question_expires_without_an_expected_person() -> None:
     broker = Broker(0.05)
 
     async def no_one(_: Question) -> bool:

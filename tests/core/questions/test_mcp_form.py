@@ -62,7 +62,7 @@ def test_a_form_without_fields_asks_yes_or_no(label: str, action: str) -> None:
     assert filled_in("x", asked, {text: label})["action"] == action
 
 
-def test_fields_of_one_title_are_told_apart() -> None:
+def test_fields_with_equal_titles_are_distinguished() -> None:
     asked = form(first={"type": "string", "title": "Name"}, second={"type": "string", "title": "Name"})
     first, second = (one["question"] for one in questions_of("x", asked)["questions"])
     assert first != second

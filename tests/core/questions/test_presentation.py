@@ -29,7 +29,7 @@ def asking(tool: str, **tool_input: Any) -> Question:
     return Question("q-1f2e3d4c", "s", kind_of(tool), tool, tool_input, describe(tool, tool_input))
 
 
-def test_a_short_command_is_told_once() -> None:
+def test_short_command_is_shown_once() -> None:
     message = full_text(asking("Bash", command="git push"))
     assert message == "Claude Code wants to run: git push"
 
@@ -48,7 +48,7 @@ def test_a_short_command_is_told_once() -> None:
         ("AskUserQuestion", {"questions": [{"question": "Q\u202e", "options": ["x" * 99]}]}, ["Q\\u202e", "x" * 99]),
     ],
 )  # fmt: skip
-def test_everything_that_is_decided_on_is_told(tool: str, tool_input: dict[str, Any], parts: list[str]) -> None:
+def test_full_text_contains_everything_to_decide_on(tool: str, tool_input: dict[str, Any], parts: list[str]) -> None:
     message = full_text(asking(tool, **tool_input))
     for part in parts:
         assert part in message
@@ -74,7 +74,7 @@ def test_a_change_to_a_file_is_shown_in_its_place_and_not_as_fields() -> None:
     assert "/f" in message
 
 
-def test_a_file_that_was_not_compared_is_told_with_the_whole_input() -> None:
+def test_uncompared_file_is_shown_with_the_whole_input() -> None:
     message = full_text(
         replace(asking("Write", file_path="/f", content="one\ntwo"), change=FileChange(note="It is long."))
     )
@@ -245,7 +245,7 @@ def test_a_question_without_secrets_is_shown_as_it_is() -> None:
     assert without_secrets(question, redactor).tool_input == question.tool_input
 
 
-def test_of_a_server_s_form_what_people_read_is_redacted_and_what_the_server_compares_stays() -> None:
+def test_server_form_redacts_labels_and_keeps_values() -> None:
     field = {"type": "string", "title": FIRST, "oneOf": [{"const": FIRST, "title": f"is {FIRST}"}]}
     form = {"type": "object", "properties": {"a": field, "b": {"items": {"enum": [SECOND], "enumNames": [SECOND]}}}}
     clean = form_without_secrets(form, redactor)
@@ -257,7 +257,7 @@ def test_of_a_server_s_form_what_people_read_is_redacted_and_what_the_server_com
     assert clean["properties"]["b"]["items"] == {"enum": [SECOND], "enumNames": [MARK]}
 
 
-def test_what_an_allowance_for_the_session_would_allow_is_part_of_the_question() -> None:
+def test_question_shows_what_the_session_would_allow() -> None:
     suggestions: list[dict[str, Any]] = [
         {"type": "addRules", "rules": [{"toolName": "Bash", "ruleContent": "git push:*"}, {"toolName": "Read"}, None]},
         {"type": "setMode", "mode": "acceptEdits"},

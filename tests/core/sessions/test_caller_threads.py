@@ -10,7 +10,7 @@ from claude_code_mcp.core.sessions.callers.caller_threads import CallerThreads
 from tests.support.waiting import HANG_SECONDS
 
 
-async def test_a_read_that_hangs_is_given_up_and_holds_up_nobody_else() -> None:
+async def test_hanging_read_times_out_without_blocking_others() -> None:
     threads, released, begun = CallerThreads(max_seconds=0.2), threading.Event(), threading.Semaphore(0)
 
     def hang() -> str:

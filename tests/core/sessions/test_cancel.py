@@ -24,9 +24,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("moment", CASES, ids=lambda moment: moment.name)
-async def test_a_cancelled_session_is_over_at_once_and_for_good(
-    service: Service, sandbox: Sandbox, moment: Moment
-) -> None:
+async def test_cancelled_session_ends_at_once_permanently(service: Service, sandbox: Sandbox, moment: Moment) -> None:
     async with at(moment, service, sandbox) as (session, sent):
         pid = session.pid
         await service.cancel(session.id)

@@ -52,7 +52,7 @@ async def test_costs_are_those_of_the_turn_and_neither_lost_nor_doubled_when_the
 
 
 @pytest.mark.soak  # tests/core/model/test_usage.py
-async def test_tokens_are_told_per_model(service: Service, sandbox: Sandbox) -> None:
+async def test_tokens_are_reported_per_model(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, words(1), options(sandbox, model="claude-haiku-4-5"))
     turn = await service.fork(session.id, words(2), options=options(sandbox, model="claude-sonnet-4-5"))
     fork = turn.session

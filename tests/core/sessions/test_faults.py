@@ -75,7 +75,7 @@ async def test_a_process_that_is_gone_before_it_can_be_greeted_tells_why(service
         assert "too hasty" in outcome.detail
 
 
-async def test_an_option_that_the_cli_refuses_at_its_start_is_told(service: Service, sandbox: Sandbox) -> None:
+async def test_option_refused_by_the_cli_is_reported(service: Service, sandbox: Sandbox) -> None:
     nowhere = {"PATH": str(sandbox.root)}  # without the programs that a sandbox is made of
     boxed = SessionOptions(cwd=str(sandbox.project), sandbox={"enabled": True}, env=nowhere)
     _, outcome = await run(service, "hello", boxed)
@@ -83,9 +83,7 @@ async def test_an_option_that_the_cli_refuses_at_its_start_is_told(service: Serv
     assert "sandbox required but unavailable" in outcome.detail.lower()
 
 
-async def test_an_option_that_the_cli_does_not_know_is_told(
-    start_service: StartService, sandbox: Sandbox, cli: Path
-) -> None:
+async def test_option_unknown_to_the_cli_is_reported(start_service: StartService, sandbox: Sandbox, cli: Path) -> None:
     ways = {"stderr": "error: unknown option '--effort=low'", "crash": 1, "crash_at": "start"}
     service = await misbehaving(start_service, cli, ways)
     _, outcome = await run(service, "hello", options(sandbox))
@@ -163,7 +161,7 @@ async def test_a_process_that_dies_while_idle_is_replaced(
         ("unknown_frames", Message),
     ],
 )
-async def test_what_cannot_be_understood_harms_nobody_and_is_kept(
+async def test_invalid_data_is_ignored_and_kept(
     start_service: StartService, sandbox: Sandbox, cli: Path, way: str, kept: type[Noise] | type[Message]
 ) -> None:
     plain = await misbehaving(start_service, cli, {})

@@ -45,7 +45,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
         yield SmallDisk(place)
 
 
-async def test_a_turn_that_cannot_be_saved_is_told_and_the_session_waits_for_the_disk(
+async def test_unsaved_turn_is_reported_and_the_session_waits_for_the_disk(
     start_service: StartService, sandbox: Sandbox, disk: SmallDisk, model: ScriptedModelThread
 ) -> None:
     small = {"CLAUDE_CONFIG_DIR": str(disk.root / "config")}

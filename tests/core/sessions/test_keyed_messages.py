@@ -76,7 +76,7 @@ async def test_keys_are_known_after_a_restart_and_a_refused_message_leaves_its_k
             await first.send(made.session.id, "more", key="refused")
 
 
-async def test_what_a_killed_server_has_handed_over_is_found_in_the_transcript(
+async def test_message_delivered_by_a_killed_server_is_found_in_the_transcript(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service()

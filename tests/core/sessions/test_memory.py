@@ -43,7 +43,7 @@ async def test_a_session_tells_what_its_process_and_all_that_it_started_use_and_
 
 
 @pytest.mark.soak  # who waits: test_slots.py
-async def test_a_newcomer_waits_in_line_is_told_why_and_can_be_cancelled(
+async def test_queued_session_reports_the_reason_and_can_be_cancelled(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(memory_limit=TOO_LITTLE)

@@ -72,7 +72,7 @@ def test_waits_are_limited_to_an_hour() -> None:
 
 
 @pytest.mark.parametrize("amount", [0, -5, float("nan")])
-def test_an_amount_that_is_none_gives_nothing_back(amount: float) -> None:
+def test_invalid_amount_does_not_reduce_spending(amount: float) -> None:
     limit = MinuteLimit({"alice": 1}.get, Clock())
     limit.take("alice")
     limit.use("alice", amount)

@@ -70,7 +70,7 @@ async def test_a_session_that_is_open_in_claude_code_is_busy_and_what_a_killed_p
 
 
 @pytest.mark.soak  # as one of the test above is
-async def test_a_parked_session_that_somebody_took_over_is_busy_until_it_is_closed_there(
+async def test_parked_session_open_elsewhere_is_busy_until_closed_there(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     session, _ = await run(service, script("one", "first"), options(sandbox))

@@ -90,7 +90,7 @@ async def test_a_notice_says_where_the_cli_asks_the_model_for_other_thinking_tha
         ({"disallowed_tools": ("Qqq",)}, "disallowedTools: there is no tool named 'Qqq'."),
     ],
 )
-def test_unknown_tools_are_told(asked: Any, reported_text: str) -> None:
+def test_unknown_tools_are_reported(asked: Any, reported_text: str) -> None:
     assert option_notices(SessionOptions(**asked)) == (reported_text,)
 
 

@@ -62,7 +62,7 @@ async def on_disk(session: Session, service: Service) -> None:
     ],
     ids=lambda given: given.__name__ if callable(given) else "daily budget" if given else "unlimited",
 )
-async def test_of_two_replies_at_once_exactly_one_is_accepted(
+async def test_exactly_one_of_two_concurrent_replies_is_accepted(
     start_service: StartService, sandbox: Sandbox, where: Whereabouts, policy: Policy | None
 ) -> None:
     service = await start_service(policy=policy)

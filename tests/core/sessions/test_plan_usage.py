@@ -11,7 +11,7 @@ from claude_code_mcp.core.sessions.plan_usage import PlanUsages
 from claude_code_mcp.core.state.database import Database
 
 
-async def test_of_many_reports_at_once_the_last_is_kept_and_one_task_writes_it(tmp_path: Path) -> None:
+async def test_last_of_many_concurrent_reports_is_written_by_one_task(tmp_path: Path) -> None:
     tasks: list[asyncio.Task[Any]] = []
 
     def start_task(work: Coroutine[Any, Any, object], endless: bool = False) -> "asyncio.Task[Any]":

@@ -51,7 +51,7 @@ async def start(start_service: StartService, profile: Profile, **more: Any) -> S
     return service
 
 
-async def test_rules_answer_with_nobody_asked_and_bind_whoever_answers(
+async def test_rules_answer_without_asking_and_bind_every_answer(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
     service = await start(start_service, BASH_RULES)

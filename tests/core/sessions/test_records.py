@@ -219,7 +219,7 @@ async def test_a_session_that_another_server_has_at_hand_is_cancelled_there_and_
 
 
 @pytest.mark.soak  # so it is told: test_single_writer.py
-async def test_what_another_server_spent_counts_here_too(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_spending_of_another_server_counts(start_service: StartService, sandbox: Sandbox) -> None:
     here, there = await start_service(), await start_service()
     session, _ = await run(here, script("one", "first"), options(sandbox, max_budget_usd=5.0))
     await parked(session)

@@ -138,7 +138,7 @@ def test_answers_of_ever_other_models_are_added_up_in_proportion_to_their_number
     assert added < 10 * 500
 
 
-def test_of_answers_without_end_the_oldest_count_on_without_their_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_of_many_answers_are_counted_without_their_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_costs, "_MAX_ANSWERS", 10)
     costs = SessionCosts(Usage())
     for number in range(25):

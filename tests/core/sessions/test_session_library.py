@@ -162,7 +162,7 @@ async def test_the_list_tells_what_the_transcript_does_and_claude_code_shows_the
     assert "> hello" in await whole(service, copy)
 
 
-async def test_a_session_is_deleted_only_while_nobody_has_it_open(
+async def test_open_session_cannot_be_deleted(
     service: Service, start_service: StartService, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     turn = await service.create(script("work", tool("Bash", command=ENDLESS)), options(sandbox, allowed_tools=TOOLS))

@@ -196,7 +196,7 @@ async def test_closing_waits_for_a_note_and_not_for_an_endless_watch(start_servi
 
 
 @pytest.mark.soak
-async def test_a_directory_that_is_gone_is_named_whoever_needed_it(
+async def test_missing_directory_is_named_for_every_caller(
     start_service: StartService, sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gone = tmp_path / "gone"

@@ -96,7 +96,7 @@ async def test_what_another_server_has_gone_on_with_is_not_told_from_memory(
     assert again.result == "third"
 
 
-async def test_a_session_at_work_in_another_server_is_busy_it_is_said_where_and_what_it_asks_and_costs_nobody_a_slot(
+async def test_session_busy_in_another_server_is_reported_with_its_question_and_uses_no_slot(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     """The refusal comes before another session would be parked to make room."""

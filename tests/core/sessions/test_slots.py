@@ -93,7 +93,7 @@ async def starting(slots: Slots, holder: Holder) -> AsyncIterator["asyncio.Task[
     await asyncio.wait([task])
 
 
-async def test_those_who_wait_for_memory_are_told_their_place_and_start_in_their_order() -> None:
+async def test_sessions_waiting_for_memory_get_their_position_and_start_in_order() -> None:
     slots = Slots(9, 4, memory_limit=EXPECTED_BYTES)
     [working] = holders(slots, 1, idle=False)
     second, third = Holder(slots, 2, idle=False), Holder(slots, 3, idle=False)

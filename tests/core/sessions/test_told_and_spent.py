@@ -25,7 +25,7 @@ def records_in(sandbox: Sandbox) -> SessionRecords:
 
 @on_shared_loop
 @pytest.mark.parametrize("turns", [2, pytest.param(20, marks=pytest.mark.soak)])
-async def test_an_outcome_is_in_the_record_when_it_is_told(shared: SharedSessions, turns: int) -> None:
+async def test_outcome_is_recorded_before_it_is_reported(shared: SharedSessions, turns: int) -> None:
     session = await shared.session()
     for number in range(turns):
         turn = await shared.service.send(session.id, script("one", f"answer {number}"))

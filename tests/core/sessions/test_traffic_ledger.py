@@ -31,7 +31,7 @@ def test_the_table_of_costs(row: dict[str, Any]) -> None:
     assert sum(charge.cost_usd for charge in charges) == pytest.approx(row["charged"])
 
 
-def test_tokens_that_nobody_claimed_are_listed_once() -> None:
+def test_unclaimed_tokens_are_listed_once() -> None:
     ledger = TrafficLedger()
     ledger.count(Usage({"claude-opus-5-5": ModelUsage(1000, 10)}))
     first, second = ledger.charge(Usage(), final=False), ledger.charge(Usage(), final=True)

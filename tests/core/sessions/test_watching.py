@@ -83,9 +83,7 @@ async def test_what_the_log_no_longer_has_is_a_gap_and_partial_text_flushes_noth
     assert len(seen) <= 61
 
 
-async def test_a_watcher_that_never_reads_loses_events_and_nobody_else_does(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
+async def test_only_a_watcher_that_never_reads_loses_events(start_service: StartService, sandbox: Sandbox) -> None:
     cli: Path = install_misbehaving_cli(sandbox.root / "bin")
     service = await start_service({"MISBEHAVE": "flood=30000"}, claude_path=str(cli))
     turn = await service.create("go", options(sandbox))

@@ -41,7 +41,7 @@ def test_it_warns_with_the_amount_that_makes_it_four_fifths_and_never_again(spen
     assert spend(spending, "bob", 5.0, MONTH) == [], "everybody has their own"
 
 
-def test_of_one_user_who_is_alone_it_says_no_name(spending: Spending) -> None:
+def test_single_user_is_not_named(spending: Spending) -> None:
     (warning,) = spend(spending, "local", 9.0, TODAY)
     assert warning.line == "90 % of the budget for today is spent: $9.00 of $10.00."
 
@@ -51,7 +51,7 @@ def test_each_of_several_budgets_warns_for_itself(spending: Spending) -> None:
     assert [warning.budget for warning in spend(spending, "alice", 75.0, MONTH, TODAY)] == [MONTH]
 
 
-def test_a_new_day_and_a_new_month_warn_anew(spending: Spending, clock: Clock) -> None:
+def test_new_day_and_new_month_warn_again(spending: Spending, clock: Clock) -> None:
     assert len(spend(spending, "alice", 90.0, MONTH, TODAY)) == 2
     clock.now += DAY
     assert [warning.budget for warning in spend(spending, "alice", 9.0, MONTH, TODAY)] == [TODAY]
@@ -66,7 +66,7 @@ def test_raised_budget_warns_again(spending: Spending) -> None:
     assert len(spend(spending, "alice", 60.0, more)) == 1
 
 
-def test_that_of_a_group_is_warned_of_once_whoever_of_it_spends(tmp_path: Path, clock: Clock) -> None:
+def test_group_budget_warns_once_for_all_members(tmp_path: Path, clock: Clock) -> None:
     spending = Spending(Database(tmp_path / "state"), clock, groups_of=lambda who: ["leads"])
     assert spend(spending, "alice", 700.0, GROUP) == []
     (warning,) = spend(spending, "bob", 150.0, GROUP)
@@ -92,7 +92,7 @@ def test_next_server_repeats_no_warning(spending: Spending, tmp_path: Path, cloc
     assert later.warnings() == []
 
 
-def test_of_servers_that_write_at_once_one_says_it(tmp_path: Path, clock: Clock) -> None:
+def test_one_of_several_servers_sends_the_warning(tmp_path: Path, clock: Clock) -> None:
     servers = [Spending(Database(tmp_path / "state"), clock) for _ in range(4)]
     for server in servers:
         server.refresh()

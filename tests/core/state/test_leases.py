@@ -112,7 +112,7 @@ def test_a_lock_that_cannot_be_made_is_explained(tmp_path: Path) -> None:
         Leases(tmp_path / "state").take(SESSION)
 
 
-def test_a_session_is_not_free_where_that_cannot_be_told(tmp_path: Path) -> None:
+def test_session_with_unknown_holder_is_not_free(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("not a directory")
     leases = Leases(tmp_path / "state")
     with pytest.raises(ProcessFailed, match="cannot be taken"):

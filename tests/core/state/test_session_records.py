@@ -120,7 +120,7 @@ def test_a_session_has_one_record_however_its_files_are_reached(database: Databa
     assert SessionRecords(database, str(tmp_path / "another")).read(kept.session_id) == kept
 
 
-def test_what_another_server_wrote_later_is_not_undone(database: Database, records: SessionRecords) -> None:
+def test_later_write_of_another_server_is_kept(database: Database, records: SessionRecords) -> None:
     kept = record(revision=3)
     records.write(kept)
     SessionRecords(Database(database.directory), "/elsewhere").write(kept.model_copy(update={"revision": 7}))
@@ -226,7 +226,7 @@ def test_only_what_has_changed_is_read_again(database: Database, records: Sessio
     assert [row[0] for row in rows] == [many[7].session_id]
 
 
-def test_ownership_is_nobodys_where_the_record_does_not_tell(records: SessionRecords) -> None:
+def test_session_without_a_recorded_owner_has_none(records: SessionRecords) -> None:
     kept = record(owner="alice")
     records.write(kept)
     assert records.owned_by("alice", kept.session_id)

@@ -206,7 +206,7 @@ def test_an_amount_is_that_of_its_own_groups_although_an_equal_one_was_never_wri
     assert spending.by_period(groups=True) == []
 
 
-def test_of_a_groups_budget_nothing_is_given_away_twice(database: Database) -> None:
+def test_group_budget_is_not_reserved_twice(database: Database) -> None:
     clock, groups = Clock(), {"alice": ["leads"], "bob": ["leads"], "carol": ["others"]}
     one, two = (Spending(database, clock, lambda who: groups[who]) for _ in range(2))
     budgets = [Budget(10.0, "month", "leads")]

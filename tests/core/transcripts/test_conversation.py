@@ -162,9 +162,7 @@ def test_lines_in_a_circle_end_somewhere(tmp_path: Path) -> None:
     assert reported_text(path) == [("first", ["one"]), ("second", [])]
 
 
-def test_of_a_turn_without_end_the_prompt_and_the_last_lines_are_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_endless_turn_is_read_as_prompt_and_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "_MAX_TURN_BYTES", 1000)
     lines = [answer(str(number), str(number - 1), f"{number}" * 100) for number in range(1, 10)]
     ((asked, (note, *shown)),) = reported_text(written(tmp_path, prompt("0", None, "first"), *lines))
@@ -201,7 +199,7 @@ def test_the_memory_for_a_line_is_bounded_however_long_a_transcript_is() -> None
     assert kept / count < 40, "for as long as it is kept"
 
 
-def test_of_lines_without_end_the_latest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latest_of_many_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("claude_code_mcp.core.transcripts.outline._MAX_LINES", 10)
     lines = [prompt(str(number), str(number - 1) if number else None, f"prompt {number}") for number in range(95)]
     found = reported_text(written(tmp_path, *lines))
@@ -229,7 +227,7 @@ def test_a_message_into_a_running_turn_and_an_interruption_are_part_of_it(tmp_pa
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_of_any_tree_the_branch_of_the_last_message_is_read(seed: int) -> None:
+def test_branch_of_the_last_message_is_read_from_any_tree(seed: int) -> None:
     """The lines on the way from the last message to the root, no more and no fewer, in their order."""
     chance = random.Random(seed)
     parents: dict[str, str | None] = {"0": None}

@@ -129,7 +129,7 @@ def test_a_project_is_the_same_in_every_spelling(disk: Disk) -> None:
     assert ledger.report(NOTHING, {}, CostQuery("day", project="/gone")).total.sessions == 0
 
 
-def test_amounts_and_names_that_nobody_can_have_spent_break_nothing(disk: Disk) -> None:
+def test_impossible_amounts_and_names_are_handled(disk: Disk) -> None:
     good = spend(disk, 1.0)
     usage = {"\ud800": {"outputTokens": 10**400, "costUSD": 1e308}, "x" * 5000: {"costUSD": 1e308, "inputTokens": -5}}
     evil = {"type": "cost-state", "startTime": 1e300, "modelUsage": usage}
@@ -183,7 +183,7 @@ def test_a_transcript_that_cannot_be_read_keeps_its_costs_until_it_can(
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 4))])
-def test_after_any_change_the_kept_costs_are_those_that_are_counted_anew(disk: Disk, seed: int) -> None:
+def test_stored_costs_equal_recounted_costs_after_any_change(disk: Disk, seed: int) -> None:
     """Two servers on one index, and one that keeps nothing, through a hundred random changes."""
     chance = random.Random(seed)
     servers = [CostLedger(kept(disk)), CostLedger(kept(disk))]

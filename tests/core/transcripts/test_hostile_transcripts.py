@@ -261,7 +261,7 @@ def with_holes(tmp_path: Path) -> Path:
 
 
 @pytest.mark.skipif(not hasattr(os, "SEEK_DATA"), reason="the system cannot tell of holes")
-def test_of_a_transcript_with_holes_only_what_was_written_is_read(with_holes: Path) -> None:
+def test_only_written_parts_of_a_sparse_transcript_are_read(with_holes: Path) -> None:
     found = [*lines_from(str(with_holes))]
     first, *holes, second = [line for line, _ in found]
     assert [line["type"] for line in map(parse, (first, second)) if line is not None] == ["user", "assistant"]

@@ -52,7 +52,7 @@ def test_a_new_process_reads_no_transcript_again(disk: Disk, monkeypatch: pytest
     assert readings.offsets == []
 
 
-def test_of_a_transcript_that_has_grown_only_the_rest_is_read(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_the_new_part_of_a_transcript_is_read(disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     session_id = disk.session("first")
     path = disk.path_of(session_id)
     assert kept(disk).list()[0].messages == 1

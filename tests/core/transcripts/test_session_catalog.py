@@ -167,7 +167,7 @@ def test_another_directory_has_other_sessions(disk: Disk, wrong: str) -> None:
     assert ids(disk.catalog, project=wrong) == []
 
 
-def test_directories_whose_names_look_alike_on_disk_are_told_apart(disk: Disk) -> None:
+def test_directories_with_equal_encoded_names_are_distinguished(disk: Disk) -> None:
     dotted, dashed = disk.session("x", cwd="/gone/my.app"), disk.session("x", cwd="/gone/my-app")
     assert disk.path_of(dotted).parent == disk.path_of(dashed).parent
     assert ids(disk.catalog, project="/gone/my.app/") == [dotted]
@@ -193,7 +193,7 @@ def test_a_session_that_moved_belongs_to_its_new_directory(disk: Disk) -> None:
     assert ids(disk.catalog, project="/gone/old") == []
 
 
-def test_of_two_transcripts_with_one_id_the_newer_one_counts(disk: Disk) -> None:
+def test_newer_of_two_transcripts_with_one_id_counts(disk: Disk) -> None:
     session_id = disk.session("older")
     disk.write(lines(user("newer", cwd="/elsewhere")), cwd="/elsewhere", session_id=session_id)
     assert [entry.first_prompt for entry in disk.catalog.list()] == ["newer"]
@@ -251,7 +251,7 @@ def test_lines_of_the_history_that_tell_nothing_are_skipped(disk: Disk) -> None:
     assert ids(disk.catalog) == [made[0], *reversed(made[1:])], "only the good one was used later than its file"
 
 
-def test_of_a_long_history_the_latest_part_is_read(disk: Disk) -> None:
+def test_only_the_end_of_a_long_history_is_read(disk: Disk) -> None:
     old, new, unnamed = (disk.session("hello") for _ in range(3))
     disk.remember(
         typed(old, "x" * 3_000_000, disk.clock + 200, "/somewhere"), typed(new, "hello", disk.clock + 100, "/somewhere")

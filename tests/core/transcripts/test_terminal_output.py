@@ -21,7 +21,7 @@ def test_a_result_is_kept_without_sequences_and_as_it_was_printed() -> None:
     assert item.output == "\x1b[1;31mred\x1b[0m\x1b]0;title\x07 10%\r20%\nend�"
 
 
-def test_of_a_plain_result_nothing_is_kept_twice() -> None:
+def test_plain_result_is_stored_once() -> None:
     assert printed("one\r\ntwo\tthree").output == ""
     assert printed("one\r\ntwo\tthree").result == "one\ntwo\tthree"
 

@@ -155,7 +155,7 @@ def test_a_transcript_reads_like_a_conversation(disk: Disk) -> None:
 # -- what it cost -------------------------------------------------------------------------------------------------
 
 
-def test_of_very_many_models_and_days_the_sum_is_kept_and_the_names_are_bounded(tmp_path: Path) -> None:
+def test_many_models_and_days_keep_the_sum_and_limit_the_names(tmp_path: Path) -> None:
     count = 5000
     answers = [
         {

@@ -109,7 +109,7 @@ def test_a_fork_belongs_to_its_own_directory_and_not_to_the_one_it_comes_from(
     assert found.cwd == "/srv/other"
 
 
-def test_of_several_transcripts_of_one_session_the_newest_counts(transcripts: Transcripts, tmp_path: Path) -> None:
+def test_newest_of_several_transcripts_counts(transcripts: Transcripts, tmp_path: Path) -> None:
     old, new = (write(tmp_path, USER, folder=folder) for folder in ("-old", "-new"))
     for path, when in ((old, 1000), (new, 2000)):
         os.utime(path, (when, when))
@@ -140,7 +140,7 @@ def test_what_is_no_session_id_never_comes_near_a_path(text: str, transcripts: T
     assert not transcripts.resumable(text)
 
 
-def test_an_unknown_session_is_none_with_and_without_projects(transcripts: Transcripts, tmp_path: Path) -> None:
+def test_unknown_session_is_not_found_with_and_without_projects(transcripts: Transcripts, tmp_path: Path) -> None:
     assert transcripts.read(SESSION) is None
     write(tmp_path, USER, session_id="22222222-2222-4222-8222-222222222222")
     assert transcripts.read(SESSION) is None

@@ -99,7 +99,7 @@ def test_with_no_descriptor_free_nothing_is_noted_and_the_next_listing_has_all(
 @pytest.mark.parametrize(
     "free", [free if free % 6 == 0 else pytest.param(free, marks=pytest.mark.soak) for free in range(9)]
 )
-def test_however_many_descriptors_are_free_what_was_not_read_is_told(disk: Disk, free: int) -> None:
+def test_unread_files_are_reported_for_any_number_of_descriptors(disk: Disk, free: int) -> None:
     wanted = [disk.session(f"number {number}") and f"number {number}" for number in range(3)][::-1]
     seen = without_descriptors(disk, warm=False, free=free)
     assert seen["again"] == wanted

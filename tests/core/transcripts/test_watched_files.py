@@ -97,7 +97,7 @@ async def test_a_directory_that_comes_later_is_watched_for_the_next_follower(tmp
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="inotify")
-async def test_nothing_is_left_open_when_nobody_follows(tmp_path: Path) -> None:
+async def test_no_descriptor_is_open_without_followers(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     follower = FileFollower()
     async with follower.follow(str(tmp_path / "a")), follower.follow(str(tmp_path / "b")):

@@ -36,7 +36,7 @@ def plain(answer: Answer, session: str) -> tuple[int, Any]:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), ON_A_SESSION)
-def test_a_session_of_somebody_else_answers_as_one_that_does_not_exist(
+def test_foreign_session_answers_like_a_missing_one(
     bob: Browser, foreign: str, method: str, path: str, body: Any
 ) -> None:
     there = bob.ask(method, f"/api/sessions/{foreign}{path}", body)
@@ -72,7 +72,7 @@ def test_every_route_on_a_session_is_among_the_attacks() -> None:
     assert missed == []
 
 
-def test_a_session_of_somebody_else_is_in_no_list_no_stream_and_no_sum(bob: Browser, foreign: str) -> None:
+def test_foreign_session_is_in_no_list_stream_or_total(bob: Browser, foreign: str) -> None:
     listed = [bob.get(path) for path in ("/api/sessions", "/api/sessions?text=Private", "/api/questions")]
     listed.append(bob.get("/api/sessions?text=Nobody&whole=1"))
     assert [answer.body for answer in listed if foreign in answer.body.decode()] == []
@@ -135,7 +135,7 @@ def test_two_host_headers_are_refused(console: Console) -> None:
     connection.close()
 
 
-def test_another_page_cannot_sign_a_browser_in_as_somebody_else(console: Console) -> None:
+def test_another_page_cannot_switch_the_account_of_a_browser(console: Console) -> None:
     browser, ticket = console.browser(), console.ticket("bob")
     as_form = browser.post("/api/sign-in", {"ticket": ticket}, Content_Type="text/plain")
     assert as_form.status == 415

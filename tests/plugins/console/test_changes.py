@@ -63,7 +63,7 @@ def test_what_git_prints_is_taken_apart_by_file() -> None:
     assert files[3].diffs == []
 
 
-def test_of_too_much_only_whole_files_are_shown() -> None:
+def test_too_many_changes_show_only_whole_files() -> None:
     part = "diff --git a/{0} b/{0}\n--- a/{0}\n+++ b/{0}\n@@ -1 +1 @@\n-" + "x" * (MAX_LENGTH // 3) + "\n+y\n"
     files, cut = files_of_diff("".join(part.format(name) for name in "abcd"))
     assert ([file.path for file in files], cut) == (["a", "b"], True)
@@ -164,7 +164,7 @@ def test_changes_to_a_notebook_are_shown_by_cell(console: Console, alice: Browse
 
 
 @pytest.mark.soak  # with its merge: below
-def test_of_a_session_in_a_worktree_everything_there_is_shown(console: Console, alice: Browser) -> None:
+def test_worktree_session_shows_all_changes(console: Console, alice: Browser) -> None:
     require("git")
     git = ["git", "-C", str(console.project), "-c", "user.name=A", "-c", "user.email=a@example.com"]
     if not (console.project / ".git").exists():

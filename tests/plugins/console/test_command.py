@@ -49,7 +49,7 @@ def test_the_shared_server_opens_the_console_for_its_user_and_again_after_a_rest
         run(environment, sandbox.project, "shared", "stop")
 
 
-def test_a_server_with_http_gives_a_link_to_whoever_has_a_token(console: Console) -> None:
+def test_http_server_gives_a_link_to_callers_with_a_token(console: Console) -> None:
     environment = {**console.environment, "CLAUDE_CODE_MCP_TOKEN": console.tokens["bob"]}
     given = run(environment, console.project, "web", "--url", console.base, "--json")
     assert given.returncode == 0, given.stderr

@@ -167,7 +167,7 @@ def test_fragments_of_a_subagent_are_not_mixed_into_the_text(encoding: Encoding)
 
 
 @pytest.mark.soak
-async def test_a_transcript_that_somebody_else_goes_on_with_is_reported(service: Service, sandbox: Sandbox) -> None:
+async def test_transcript_continued_elsewhere_is_reported(service: Service, sandbox: Sandbox) -> None:
     session, _ = await run(service, script("Say.", "Hello."), options(sandbox))
     await parked(session)
     wake = asyncio.Event()

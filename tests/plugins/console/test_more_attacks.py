@@ -69,7 +69,7 @@ def half_sent(browser: Browser, size: int) -> http.client.HTTPConnection:
     return connection
 
 
-def test_nobody_fills_the_memory_with_requests_that_are_each_small_enough(console: Console, bob: Browser) -> None:
+def test_many_small_requests_cannot_fill_the_memory(console: Console, bob: Browser) -> None:
     senders = [half_sent(bob, MAX_BODY - 1) for _ in range(MAX_CONCURRENT // MAX_BODY + 1)]
     try:
         # The four before it have not ended: whichever found no room is answered, the others wait for their last byte.

@@ -54,7 +54,7 @@ def let_in(browser: Browser) -> Answer:
     return browser.sign_in()
 
 
-def test_a_trusted_proxy_says_who_somebody_is_with_every_request(proxied: Console) -> None:
+def test_trusted_proxy_names_the_user_with_every_request(proxied: Console) -> None:
     browser = through(proxied, "erin")
     signed_out = browser.get("/api/me")
     assert (signed_out.status, signed_out.json["signIn"]["open"]) == (401, True)
@@ -70,7 +70,7 @@ def test_a_trusted_proxy_says_who_somebody_is_with_every_request(proxied: Consol
     assert browser.get("/api/me").status == 200
 
 
-def test_from_anybody_else_the_header_says_nothing(proxied: Console) -> None:
+def test_user_header_from_untrusted_addresses_is_ignored(proxied: Console) -> None:
     stranger = through(proxied, "erin", "127.0.0.1")
     assert stranger.get("/api/me").json["signIn"]["open"] is False
     assert let_in(stranger).status == 401
@@ -101,7 +101,7 @@ def test_without_a_page_of_ours_nothing_is_begun(proxied: Console) -> None:
 
 
 @pytest.mark.parametrize("proxies", ["", "*"])
-def test_a_header_that_anybody_could_send_stops_the_start(proxies: str) -> None:
+def test_untrusted_user_header_prevents_the_start(proxies: str) -> None:
     named = {"CLAUDE_CODE_MCP_PROXY_USER_HEADER": "X-Forwarded-User"}
     more = {"CLAUDE_CODE_MCP_TRUSTED_PROXIES": proxies} if proxies else {}
     with pytest.raises(InvalidArgument, match="TRUSTED_PROXIES"):
@@ -131,7 +131,7 @@ async def test_a_proxy_whose_address_sessions_have_too_needs_a_secret(
     await Homes(load_settings({**HERE, **changed}), {}, Policy(profile), others=True).prepare()
 
 
-async def test_that_sessions_without_a_sandbox_can_be_anybody_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_missing_sandbox_behind_a_proxy_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     await Homes(load_settings(HERE), {}, Policy(Profile()), others=True).prepare()
     assert any("isolation" in record.getMessage() for record in caplog.records), caplog.text
 

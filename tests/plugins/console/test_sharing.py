@@ -138,7 +138,7 @@ def test_what_is_open_of_it_ends_also_after_it_was_cleared(console: Console, ali
         assert "Nobody else hears this." not in json.dumps([event.data for event in events])
 
 
-def test_another_server_of_the_same_state_hears_of_it(console: Console, alice: Browser, session: str) -> None:
+def test_other_server_with_the_same_state_is_notified(console: Console, alice: Browser, session: str) -> None:
     with http_server(console.environment, console.project, "127.0.0.1:0") as second:
         carol = Browser(second.base)
         assert carol.sign_in(token=console.tokens["carol"]).status == 200
@@ -275,7 +275,7 @@ async def test_a_watcher_who_leaves_ends_nothing_of_the_owners(tmp_path: Path, m
         assert alice.get(f"/api/sessions/{session}").json["questions"] == [asked]
 
 
-async def test_a_task_of_somebody_else_ends_with_the_share(console: Console, tmp_path: Path) -> None:
+async def test_task_of_another_person_ends_with_the_share(console: Console, tmp_path: Path) -> None:
     async def ask(method: str, named: str, **params: Any) -> dict[str, Any]:
         headers = {
             "Accept": "application/json, text/event-stream",

@@ -109,7 +109,7 @@ async def test_a_server_that_is_not_there_is_not_waited_for() -> None:
         await connect(f"nats://127.0.0.1:{free_port()}")
 
 
-async def test_closing_while_it_reconnects_does_not_cancel_whoever_closes(tmp_path: Path) -> None:
+async def test_closing_during_a_reconnect_does_not_cancel_the_closing_task(tmp_path: Path) -> None:
     async with hosting(tmp_path, host="127.0.0.1", port=-1) as host:
         connection = await connect_to_host(tmp_path)
         # It does not answer the end of a TLS connection: the attempt to reconnect waits for that.

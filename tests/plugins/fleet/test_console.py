@@ -237,7 +237,7 @@ async def test_a_machine_that_is_gone_is_shown_and_so_are_its_sessions(
     assert [row["id"] for row in await in_thread(machines)] == ["a", "b"]
 
 
-async def test_of_a_machines_answer_nothing_reaches_the_browser_that_could_act_there(
+async def test_active_content_of_a_machine_does_not_reach_the_browser(
     engine: Running, fleet: FleetConnection, tmp_path: Path
 ) -> None:
     asked: list[Scope] = []

@@ -106,7 +106,7 @@ async def test_a_ticket_is_used_once(host: Host, tmp_path: Path) -> None:
     assert [member.name for member in await (await Members.opened(host.connection)).all()].count("second") == 0
 
 
-async def test_of_two_machines_with_one_ticket_at_once_one_gets_in(
+async def test_one_of_two_machines_with_one_ticket_joins(
     host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The others are cut off with the ticket that was used up, and wait that long for an answer.
@@ -150,7 +150,7 @@ async def test_what_a_machine_was_asked_is_answered_before_the_server_reads_its_
         assert (await later).data == b"here"
 
 
-def test_an_expired_ticket_lets_nobody_in(tmp_path: Path) -> None:
+def test_expired_ticket_is_refused(tmp_path: Path) -> None:
     keys = KeyRing.opened(tmp_path / "keys.json")
     ticket = keys.issue("tls://127.0.0.1:1", "", now=1000.0)
     assert len(keys.users(now=1001.0)) == 2
@@ -231,7 +231,7 @@ async def test_the_server_says_nothing_in_the_clear(host: Host) -> None:
     writer.close()
 
 
-async def test_a_server_with_another_authority_is_not_believed(host: Host, tmp_path: Path) -> None:
+async def test_server_with_another_certificate_authority_is_refused(host: Host, tmp_path: Path) -> None:
     other = server_certificate(tmp_path / "other")
     key = replace(host.machine, authority=other.authority)
     with pytest.raises(FleetUnreachable, match="CERTIFICATE_VERIFY_FAILED"):
@@ -466,7 +466,7 @@ async def test_a_machine_claims_and_writes_with_its_own_key(
     assert await host.ownership.read("s1") is None
 
 
-async def test_what_another_machine_holds_can_neither_be_read_nor_written(
+async def test_session_of_another_machine_cannot_be_read_or_written(
     host: Host, machines: tuple[FleetConnection, FleetConnection]
 ) -> None:
     a, b = machines

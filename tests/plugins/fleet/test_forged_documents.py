@@ -48,7 +48,7 @@ def test_a_tree_leads_nowhere_else_and_is_no_option_of_git(row: dict[str, Any]) 
 
 
 @named("spending")
-def test_nobodys_spending_is_changed_but_its_owners_and_never_lowered(tmp_path: Path, row: dict[str, Any]) -> None:
+def test_only_the_owners_spending_changes_and_never_decreases(tmp_path: Path, row: dict[str, Any]) -> None:
     database = database_in(tmp_path)
     spending = tuple(map(tuple, row["spending"]))
     put_keys_and_spending(database, SessionDocument(epoch=1, record=RECORD, spending=spending))

@@ -190,7 +190,7 @@ async def check_resources(client: Client, sessions: dict[str, str]) -> None:
 
 
 @pytest.mark.soak  # of one server: tests/server/tools/test_resources.py; of machines, the next but one
-async def test_a_client_with_a_handshake_hears_of_what_it_has_subscribed_to(machines: TwoMachines) -> None:
+async def test_client_with_a_handshake_gets_its_subscriptions(machines: TwoMachines) -> None:
     person = Person()
     async with client_of(machines.gateway, "legacy", person) as client:
         uris = []
@@ -244,7 +244,7 @@ async def test_a_client_is_notified_again_when_its_machine_is_back(
     await gateway.close()
 
 
-async def test_a_client_of_2026_hears_of_all_machines_on_one_stream(machines: TwoMachines) -> None:
+async def test_client_of_2026_gets_changes_of_all_machines_on_one_stream(machines: TwoMachines) -> None:
     async with client_of(machines.gateway, "2026-07-28") as client:
         report = await finished(
             client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("b")
@@ -387,7 +387,7 @@ async def test_a_list_is_asked_for_again_when_the_connection_to_a_machine_breaks
 
 
 @pytest.mark.soak
-async def test_a_session_that_nobody_has_claimed_is_found_on_its_machine(
+async def test_unclaimed_session_is_found_on_its_machine(
     engine: Running, fleet: FleetConnection, model: ScriptedModelThread, tmp_path: Path
 ) -> None:
     async with (

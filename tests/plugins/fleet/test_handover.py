@@ -161,7 +161,7 @@ async def test_what_a_machine_wrote_after_it_had_lost_a_session_is_put_aside_whe
 
 
 @pytest.mark.soak
-async def test_after_each_turn_the_tree_is_saved_for_whoever_goes_on_when_the_machine_is_lost(
+async def test_tree_is_saved_after_each_turn_for_the_next_machine(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     ledger, source = Ledger(), repository(tmp_path / "source")

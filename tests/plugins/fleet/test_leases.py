@@ -179,7 +179,7 @@ async def test_a_machine_under_a_new_id_goes_on_with_what_stays_on_it(fleet: Fle
         tasks.cancel_scope.cancel()
 
 
-async def test_of_many_claims_at_once_just_one_succeeds(fleet: FleetConnection) -> None:
+async def test_one_of_many_concurrent_claims_succeeds(fleet: FleetConnection) -> None:
     bucket = await OwnershipBucket.opened(fleet)
     names_of_machines = [f"m{number}" for number in range(8)]
     for name in names_of_machines:
@@ -292,7 +292,7 @@ async def test_a_session_that_was_given_is_not_used_before_it_has_arrived(fleet:
             await b.arrived(taking)
 
 
-async def test_a_session_is_given_back_only_if_nobody_has_it(fleet: FleetConnection) -> None:
+async def test_session_is_returned_only_if_it_has_no_holder(fleet: FleetConnection) -> None:
     bucket = await OwnershipBucket.opened(fleet)
     await bucket.release(await bucket.claim("s1", "alice", "a"))
     await bucket.return_to_source("s1", "alice", "a")
@@ -606,9 +606,7 @@ async def test_a_machine_that_was_frozen_for_longer_than_its_lease_writes_nothin
 
 @pytest.mark.parametrize("lease_seconds", [MIN_LEASE_SECONDS])
 @pytest.mark.soak
-async def test_a_machine_that_was_frozen_goes_on_if_nobody_took_its_session(
-    fleet: FleetConnection, engine: Running
-) -> None:
+async def test_frozen_machine_continues_if_its_session_was_not_taken(fleet: FleetConnection, engine: Running) -> None:
     async with machine_process(engine.url, "a", "s1") as a:
         a.signal(signal.SIGSTOP)
         await lease_is_gone(fleet, "a")

@@ -247,7 +247,7 @@ async def test_a_session_of_a_machine_that_is_gone_is_taken_over_at_its_next_mes
     assert "tree" in getattr(refused.content[0], "text", "")
 
 
-async def test_a_cancelled_call_with_notifications_that_nobody_took_does_not_stop_the_others(
+async def test_cancelled_call_with_unread_notifications_does_not_block_others(
     engine: Running, fleet: FleetConnection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection carries the calls of others too."""
@@ -285,7 +285,7 @@ async def test_a_cancelled_call_with_notifications_that_nobody_took_does_not_sto
     assert answer["content"][0]["text"] == "done"
 
 
-async def test_nobody_waits_for_a_connection_of_a_client_that_has_left(engine: Running, fleet: FleetConnection) -> None:
+async def test_connection_of_a_departed_client_is_not_waited_for(engine: Running, fleet: FleetConnection) -> None:
     client = GatewayClient(fleet.client, "local", lambda: (), None)
     opening = asyncio.ensure_future(client.link(NamedMachine("m")))
     await asyncio.sleep(0)  # it waits, and what opens the connection has not begun

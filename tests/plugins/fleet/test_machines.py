@@ -97,7 +97,7 @@ async def test_a_fleet_without_stores_is_not_waited_for(engine: Running, monkeyp
 
 @pytest.mark.parametrize("lease_seconds", [MIN_LEASE_SECONDS])
 @pytest.mark.soak  # so is the one of test_story.py
-async def test_a_machine_that_stops_reporting_is_gone_without_anybody_asking(fleet: FleetConnection) -> None:
+async def test_machine_that_stops_reporting_becomes_offline(fleet: FleetConnection) -> None:
     members = await Members.opened(fleet)
     await members.add(FleetMember("a", "server"))
     async with Membership(fleet).followed() as membership:

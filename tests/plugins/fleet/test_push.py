@@ -90,9 +90,7 @@ def reported_text(receiver: PushReceiver, kind: str, session_id: str) -> Receive
     return received
 
 
-def test_a_question_on_any_machine_is_pushed_once_to_each_receiver_that_there_is(
-    tmp_path: Path, model: ScriptedModelThread
-) -> None:
+def test_question_on_any_machine_is_pushed_once_to_each_receiver(tmp_path: Path, model: ScriptedModelThread) -> None:
     machines = {name: Computer(tmp_path / name, model.url) for name in ("server", "laptop")}
     server, laptop = machines.values()
     with (
@@ -290,7 +288,7 @@ async def test_no_request_of_a_machine_ends_the_keeper(keepers: Keepers) -> None
     assert await keepers.machine.ask("read", session_id=keepers.session_id)
 
 
-async def test_a_receiver_that_hangs_or_is_flooded_keeps_nobody_elses_news_waiting(keepers: Keepers) -> None:
+async def test_hanging_or_flooded_receiver_does_not_delay_others(keepers: Keepers) -> None:
     gateway, reached, over = keepers.gateways[0], asyncio.Event(), asyncio.Event()
 
     async def hang(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -323,7 +321,7 @@ async def test_a_receiver_that_hangs_or_is_flooded_keeps_nobody_elses_news_waiti
     server.close()
 
 
-async def test_nobody_is_sent_anything_before_it_is_known_who_may_sign_in(keepers: Keepers) -> None:
+async def test_no_notifications_before_callers_are_known(keepers: Keepers) -> None:
     gateway = keepers.gateways[0]
     with receiving() as hook:
         await gateway.update("alice", partial(with_receiver, receiver=(receiver := webhook(hook.url))))

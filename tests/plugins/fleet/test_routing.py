@@ -161,7 +161,7 @@ def test_costs_of_many_machines_have_one_total() -> None:
     assert merged["leftOut"] == 3
 
 
-def test_parts_of_costs_are_as_many_as_can_be_told_apart_over_all_machines() -> None:
+def test_cost_parts_are_limited_over_all_machines() -> None:
     cheap = {f"model-{number}": 0.1 + number / 100 for number in range(5)}
     lines = [{"name": "d1", "usd": 9.0, "parts": {"opus": 9.0, "other": 0.5}}]
     more = [{"name": "d1", "usd": 3.6, "parts": {"haiku": 3.0, **cheap, "wrong": "much"}}, {"name": "d2", "parts": []}]
@@ -173,7 +173,7 @@ def test_parts_of_costs_are_as_many_as_can_be_told_apart_over_all_machines() -> 
     ]
 
 
-def test_what_a_machine_could_not_read_is_said_with_its_name() -> None:
+def test_unreadable_data_is_reported_with_the_machine_name() -> None:
     error = {"code": "UNREADABLE", "message": "a file"}
     merged = merged_results.merged_sessions([(A, {"sessions": []}), (B, {"sessions": [], "error": error})], 0, 50)
     assert merged["error"] == {"code": "UNREADABLE", "message": "b.example.org: a file"}

@@ -224,7 +224,7 @@ async def test_a_forged_report_reaches_no_other_session(
         (7, None),
     ],
 )
-def test_of_a_reported_file_only_a_harmless_name_is_taken(file: object, path: str | None) -> None:
+def test_reported_file_names_must_be_harmless(file: object, path: str | None) -> None:
     entry = {"type": "user"}
     frame = Other({"type": "transcript_mirror", "filePath": file, "entries": [entry, "x", {"no": "type"}]}, 10)
     assert mirrored_entries(frame, ID) == (None if path is None else (path, [entry]))

@@ -89,7 +89,7 @@ async def test_a_conversation_that_is_deleted_while_it_is_read_is_not_waited_for
             await store.load(SESSION)
 
 
-async def test_of_two_writers_with_one_epoch_the_second_to_come_ends_the_first(fleet: FleetConnection) -> None:
+async def test_second_writer_of_an_epoch_replaces_the_first(fleet: FleetConnection) -> None:
     one, two = TranscriptStore(fleet), TranscriptStore(fleet)
     await one.append(SESSION, [entry("a")], holding=held(1))
     await two.append(SESSION, [entry("b")], holding=held(1))
@@ -130,7 +130,7 @@ class LossyConnection:
 
 
 @pytest.mark.parametrize("size", [1, 2 << 20])
-async def test_what_arrived_though_its_acknowledgment_was_lost_comes_once(fleet: FleetConnection, size: int) -> None:
+async def test_message_with_a_lost_acknowledgment_is_delivered_once(fleet: FleetConnection, size: int) -> None:
     lossy = LossyConnection(fleet)
     store = TranscriptStore(lossy)  # type: ignore[arg-type]
     await store.append(SESSION, [entry("before")], holding=held(1))
@@ -185,7 +185,7 @@ async def test_incomplete_batch_of_a_killed_writer_is_ignored(
     assert await later.load(SESSION) == [first, long]
 
 
-async def test_what_a_file_has_and_the_store_has_not_is_found(fleet: FleetConnection) -> None:
+async def test_entries_missing_in_the_store_are_found_in_the_file(fleet: FleetConnection) -> None:
     store, kept, new = TranscriptStore(fleet), entry("kept"), entry("new")
     await store.append(SESSION, [kept, marker("a")], holding=held(1))
     file = [marker("a"), kept, marker("b"), new, marker("a")]

@@ -155,7 +155,7 @@ async def test_a_target_with_anything_of_its_own_is_refused_and_stays(
     assert contents(target) == before
 
 
-async def test_what_cannot_be_saved_exactly_is_refused(fleet: FleetConnection, tmp_path: Path) -> None:
+async def test_trees_that_cannot_be_saved_exactly_are_refused(fleet: FleetConnection, tmp_path: Path) -> None:
     store, plain = TreeStore(fleet), tmp_path / "plain"
     plain.mkdir()
     with pytest.raises(TreeRefused, match="checkout"):

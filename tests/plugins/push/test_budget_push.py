@@ -59,7 +59,7 @@ async def test_warning_reaches_only_affected_people(
         assert body["body"].endswith("for this month is spent: $8.50 of $10.00.")
 
 
-def test_of_two_budgets_neither_notice_takes_the_place_of_the_other() -> None:
+def test_notices_of_two_budgets_do_not_replace_each_other() -> None:
     made = [notice_of("", BudgetWarned(line), lambda: "Budget", Redactor()) for line in ("The day.", "The month.")]
     assert len({notice.tag for notice in made if notice is not None}) == 2
 
@@ -73,7 +73,7 @@ def test_who_chose_before_there_was_this_kind_has_it_until_they_say_otherwise(tm
     assert store.read("alice").events == ("question",)
 
 
-def test_the_page_is_told_in_the_stream_of_the_session() -> None:
+def test_question_appears_in_the_event_stream() -> None:
     encoder = FrameEncoder(Redactor(["hunter2-hunter2"]), str)
     (frame,) = encoder.take(BudgetWarned("The budget of hunter2-hunter2 is used up.", seq=1, at=0.0))
     assert b"event: budget" in frame.data

@@ -204,7 +204,7 @@ def test_two_servers_that_make_the_key_at_the_same_time_have_the_same(tmp_path: 
         {"kind": "pigeon", "url": "https://example.com"},
     ],
 )
-def test_an_address_that_is_none_is_refused(bob: Browser, body: Any) -> None:
+def test_invalid_address_is_refused(bob: Browser, body: Any) -> None:
     assert bob.post("/api/push/receivers", body).status == 400
 
 
@@ -335,7 +335,7 @@ async def test_an_ipv6_address_is_connected_to() -> None:
     ],
     ids=["fields", "field", "noise", "preludes", "body"],
 )
-async def test_of_an_endless_answer_only_the_head_is_read(head: bytes, piece: bytes, reason: str | None) -> None:
+async def test_only_the_head_of_an_endless_answer_is_read(head: bytes, piece: bytes, reason: str | None) -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(head)
         with contextlib.suppress(OSError):
@@ -356,7 +356,7 @@ async def test_of_an_endless_answer_only_the_head_is_read(head: bytes, piece: by
                 await sending_it
 
 
-async def test_the_reason_is_told_when_nobody_listens() -> None:
+async def test_reason_is_reported_if_the_port_refuses() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
     with pytest.raises(SendFailed, match=r"(?i)refused|connect call failed"):
@@ -556,7 +556,7 @@ async def test_a_receiver_of_a_later_version_fails_alone_and_is_kept(pushing: Pu
     assert kept.receivers[1].model_dump()["loft"] == "north"
 
 
-async def test_a_refusal_for_good_is_not_tried_again(pushing: Pushing) -> None:
+async def test_permanent_refusal_is_not_retried(pushing: Pushing) -> None:
     with receiving(403, 200) as receiver:
         push = pushing(receiver.url)
         news(push, "first")
@@ -574,7 +574,7 @@ async def test_a_subscription_that_has_ended_is_removed(pushing: Pushing) -> Non
         await until_true(lambda: not push.preferences.read("local").receivers)
 
 
-async def test_a_question_that_is_answered_already_is_not_told(pushing: Pushing) -> None:
+async def test_answered_question_is_not_pushed(pushing: Pushing) -> None:
     with receiving() as receiver:
         push = pushing(receiver.url)
         push.event("s-1", "local", permission("ls"))  # no such question is open
@@ -582,7 +582,7 @@ async def test_a_question_that_is_answered_already_is_not_told(pushing: Pushing)
         assert json.loads((await taken(receiver)).body)["kind"] == "ended"
 
 
-async def test_somebody_who_was_removed_is_not_told_anything(pushing: Pushing) -> None:
+async def test_removed_person_gets_no_notifications(pushing: Pushing) -> None:
     with receiving() as receiver:
         push = pushing(receiver.url)
         push.knows = lambda _: False

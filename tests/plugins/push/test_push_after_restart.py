@@ -182,7 +182,7 @@ async def test_queued_notifications_survive_unreadable_preferences_in_order(
         ]
 
 
-async def test_damaged_preferences_drop_nothing_and_hold_up_nobody_else(push: MakePush, service: Service) -> None:
+async def test_damaged_preferences_lose_nothing_and_do_not_block_others(push: MakePush, service: Service) -> None:
     with receiving() as got:
         left, now = Deliveries(service.state), time.time()
         push().preferences.add("local", receiver(got.url))
@@ -218,7 +218,7 @@ def test_a_server_that_has_stopped_takes_nothing_from_the_next(tmp_path: Path) -
     following.close()
 
 
-def test_nobody_takes_what_a_server_that_is_alive_has_still_to_deliver(tmp_path: Path) -> None:
+def test_pending_deliveries_of_a_running_server_are_not_taken(tmp_path: Path) -> None:
     alive, other = Deliveries(Database(tmp_path)), Deliveries(Database(tmp_path))
     mine = Waiting("msg_00000001", "local", "r0", notice(1.0)).stored()
     alive.add(mine)

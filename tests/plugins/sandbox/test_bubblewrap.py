@@ -78,7 +78,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
     await asyncio.gather(*(child.stop(0.5) for child in place.children))
 
 
-async def test_it_works_in_its_directory_and_its_code_and_output_are_told(place: Place) -> None:
+async def test_command_runs_in_its_directory_and_reports_code_and_output(place: Place) -> None:
     exit_, said = await place.run("pwd; echo made > file; echo $MINE; echo err >&2; exit 3")
     assert (exit_.code, exit_.stderr, said) == (3, "err\n", f"{place.given}\n1\n")
     assert (place.given / "file").read_text() == "made\n"

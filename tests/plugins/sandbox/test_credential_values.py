@@ -247,7 +247,7 @@ def test_a_file_is_read_for_each_use_and_must_be_private(tmp_path: Path) -> None
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() != 0, reason="only root can give a file away")
-def test_a_credential_of_somebody_else_is_not_used(tmp_path: Path) -> None:
+def test_credential_owned_by_another_user_is_not_used(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("mine")
     os.chown(file, 12345, -1)

@@ -197,12 +197,12 @@ def test_a_body_of_very_many_values_is_refused_before_it_is_read() -> None:
     "data",
     [b"", b"{", b'{"max_tokens": NaN}', b'{"max_tokens": 1e999}', b"\xff\xfe", b'{"a":' * 100_000, b"[" * 100_000],
 )
-def test_what_cannot_be_read_is_refused(data: bytes) -> None:
+def test_unreadable_input_is_refused(data: bytes) -> None:
     with pytest.raises(RequestNotAllowed):
         rebuilt_request(data, NOTHING_MORE)
 
 
-def test_of_a_field_that_is_there_twice_one_is_sent() -> None:
+def test_duplicate_field_is_sent_once() -> None:
     twice = b'{"tools": [{"type": "web_fetch_20250910"}], "tools": []}'
     assert rebuilt_request(twice, NOTHING_MORE).body == b'{"tools":[]}'
     with pytest.raises(RequestNotAllowed):

@@ -61,7 +61,7 @@ def test_a_placeholder_in_another_header_stays_what_it_is() -> None:
     assert forwarded(("x-app", PLACEHOLDER)) == [("x-app", PLACEHOLDER)]
 
 
-def test_headers_of_the_operator_are_put_in_here_and_claude_code_is_not_told_of_them() -> None:
+def test_operator_headers_are_added_by_the_server_and_hidden_from_claude_code() -> None:
     environment = {
         "ANTHROPIC_BASE_URL": "https://me:p%40ss@gateway.example/c",
         "ANTHROPIC_CUSTOM_HEADERS": "X-Team: red\nno header\nbad name: x\nX-Empty:\nHost: other",

@@ -329,7 +329,7 @@ class SlowIssuer:
         return Grant("ann", "1", 2_000_000_000, (), frozenset(), 0.0) if token in self.good else None
 
 
-async def test_of_an_address_that_makes_tokens_up_the_issuer_is_asked_about_them_one_at_a_time(issuer: Issuer) -> None:
+async def test_invented_tokens_of_an_address_are_introspected_one_at_a_time(issuer: Issuer) -> None:
     way, slow = TokenAuthenticator(settings(issuer), ()), SlowIssuer("new", "signed-good")
     slow.answers.set()
     for _ in range(60):
@@ -430,7 +430,7 @@ async def test_person_cannot_take_the_name_of_a_token_caller(issuer: Issuer) -> 
     assert issuer.asked.count("/keys") == 1
 
 
-async def test_a_name_that_goes_to_another_person_lets_nobody_in(issuer: Issuer) -> None:
+async def test_reassigned_name_is_refused(issuer: Issuer) -> None:
     checked = tokens(issuer, CLAUDE_CODE_MCP_OAUTH_CLAIM="name")
     callers = TokenCallers(settings(issuer), checked, nobody_objects)
     assert await callers.by_token(sign(issuer.claims(RESOURCE, name="ann"))) is not None

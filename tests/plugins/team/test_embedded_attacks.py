@@ -68,9 +68,7 @@ def query_of(address: str) -> dict[str, str]:
         "",
     ],
 )
-async def test_nobody_is_sent_to_an_address_that_the_client_has_not_named(
-    served: Embedded, ann: Device, redirect: str
-) -> None:
+async def test_redirect_only_to_registered_addresses(served: Embedded, ann: Device, redirect: str) -> None:
     client = await PlainClient.registered(served)
     for changed in ({}, {"code_challenge": None}, {"response_type": "token"}, {"scope": "x", "resource": "y"}):
         answer = await ann.http.get(client.address(redirect_uri=redirect, **changed))
@@ -146,7 +144,7 @@ async def test_a_request_without_pkce_or_for_another_resource_is_refused(
     assert "code" not in sent
 
 
-async def test_nobody_is_led_on_to_another_site_without_their_doing(served: Embedded, ann: Device) -> None:
+async def test_no_automatic_redirect_to_another_site(served: Embedded, ann: Device) -> None:
     """Anybody can register an address: a link to this server must not be one to wherever somebody likes."""
     for redirect in ("https://evil.example.org/landing", "org.example.evil-program://landing"):
         client = await PlainClient.registered(served, redirect)
@@ -249,7 +247,7 @@ async def test_a_code_is_good_for_its_client_with_its_verifier_alone(served: Emb
     assert (await client.redeem(code)).status_code == 200
 
 
-async def test_of_many_who_redeem_a_code_at_once_one_has_tokens_and_not_for_long(served: Embedded, ann: Device) -> None:
+async def test_concurrent_redemption_of_a_code_revokes_the_tokens(served: Embedded, ann: Device) -> None:
     client = await PlainClient.registered(served)
     code = await client.code(ann)
     answers = await asyncio.gather(*(client.redeem(code) for _ in range(8)))
@@ -369,7 +367,7 @@ async def test_to_deny_takes_no_passkey_and_is_said_to_the_client(served: Embedd
     assert (await ann.post(form.action, ann.signed(form))).status_code == 400, "it is decided"
 
 
-async def test_what_a_client_says_of_itself_is_text(served: Embedded, ann: Device) -> None:
+async def test_client_metadata_is_shown_as_text(served: Embedded, ann: Device) -> None:
     client = await PlainClient.registered(served, name=HOSTILE)
     page = await ann.consent_page(client.address())
     assert "<script>alert" not in page.text
@@ -581,7 +579,7 @@ def documents() -> Iterator[tuple[str, dict[str, Any], list[str]]]:
         yield url, found, asked
 
 
-async def test_a_document_is_believed_about_itself_alone() -> None:
+async def test_client_document_is_valid_only_for_its_own_address() -> None:
     with documents() as (base, found, asked):
         reader = ClientDocuments("https://claude.example.org", private=True)
         good = {"client_id": f"{base}/good", "client_name": "Good", "redirect_uris": [CALLBACK]}

@@ -106,7 +106,7 @@ async def test_what_a_removed_person_has_left_is_ended_until_that_has_worked(sta
     assert ended == ["ann"]
 
 
-async def test_an_address_asks_for_so_many_tokens_and_is_then_told_when_to_come_back(
+async def test_token_requests_per_address_are_limited_with_a_retry_time(
     start_service: StartService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("claude_code_mcp.plugins.team.authorization.authorization_server._MAX_EXCHANGES", 4)

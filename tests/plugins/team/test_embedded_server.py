@@ -102,7 +102,7 @@ async def test_a_client_renews_its_token_and_a_restart_changes_nothing(
     await device.http.aclose()
 
 
-async def test_tokens_of_the_file_go_on_working_and_their_names_are_nobody_elses(served: Embedded) -> None:
+async def test_file_tokens_keep_working_and_reserve_their_names(served: Embedded) -> None:
     assert (await hello(served, BOB_TOKEN)).status_code == 200
     arguments = ["people", "invite", "bob"]
     refused = warm_commands.helper().run(arguments, served.environment, served.place.project)
@@ -156,7 +156,7 @@ async def test_the_metadata_say_what_there_is(served: Embedded) -> None:
 # -- people -----------------------------------------------------------------------------------------------------------
 
 
-async def test_somebody_has_several_passkeys_and_each_signs_in_to_the_console(served: Embedded) -> None:
+async def test_each_of_several_passkeys_signs_in_to_the_console(served: Embedded) -> None:
     async with await served.person("gus") as first, served.device() as second:
         link = str(served.command("link", "gus")["url"])
         assert (await second.accept(link)).status_code == 200

@@ -132,7 +132,7 @@ async def test_an_older_token_brings_no_group_back(issuer: Issuer) -> None:
     assert policy.profile("ann") == TEAM
 
 
-async def test_of_two_who_come_by_one_name_the_refused_one_changes_nothing(issuer: Issuer) -> None:
+async def test_refused_person_with_a_taken_name_changes_nothing(issuer: Issuer) -> None:
     policy = Policy(TEAM, groups={"leads": LEAD})
     homes, given = Homes(settings(issuer), {}, policy, others=True), settings(issuer)
     both_asked, asked = asyncio.Event(), []
@@ -233,7 +233,7 @@ async def test_a_name_stays_that_of_its_person_over_restarts_until_it_is_given_f
     assert await remembering(issuer, tmp_path).by_token(token_of(issuer, "user-2")) is not None
 
 
-async def test_nobody_is_let_in_while_it_is_not_known_whose_a_name_is(issuer: Issuer, tmp_path: Path) -> None:
+async def test_sign_in_is_refused_while_the_name_cannot_be_verified(issuer: Issuer, tmp_path: Path) -> None:
     callers = remembering(issuer, tmp_path)
     database_in(tmp_path).close()
     with pytest.raises(UpstreamUnavailable):

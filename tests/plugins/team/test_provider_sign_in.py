@@ -145,7 +145,7 @@ async def test_people_are_sent_to_no_address_that_others_can_read(issuer: Issuer
     [({"scope": "openid claude"}, True), ({}, True), ({"scope": "openid profile"}, False), ({"scope": 7}, False)],
     ids=str,
 )
-async def test_nobody_signs_in_without_the_scopes_of_the_settings(
+async def test_console_sign_in_requires_the_configured_scopes(
     issuer: Issuer, answer: dict[str, object], let_in: bool
 ) -> None:
     async with browsing(issuer, scopes="claude") as browser:

@@ -64,7 +64,7 @@ async def test_shared_group_has_access_while_a_person_is_a_member(tmp_path: Path
     assert [(act.kind, act.who, act.details["with"]) for act in acts.seen] == [("session_shared", "ann", "group:leads")]
 
 
-async def test_of_several_shares_the_one_that_gives_most_counts(tmp_path: Path) -> None:
+async def test_most_permissive_share_counts(tmp_path: Path) -> None:
     policy = Policy()
     access = access_in(tmp_path, policy)
     policy.assign("bob", ["leads"])

@@ -227,7 +227,7 @@ def test_syslog_gets_messages_of_its_standard(tmp_path: Path, transport: str) ->
     assert received.endswith("\n") == (transport == "tcp")
 
 
-def test_standard_output_is_a_sink_where_it_is_nobody_elses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_standard_output_is_a_sink_over_http_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "audit.jsonl"
     write(path, 1, 2, sinks=make_sinks(["stdout"], None, stdout=True))
     assert capsys.readouterr().out == path.read_text()

@@ -113,7 +113,7 @@ def test_costs_tokens_and_turns_by_caller_and_model_without_any_session() -> Non
     assert "some-session" not in metrics.render().decode()
 
 
-def test_of_more_callers_than_have_a_label_the_rest_is_one() -> None:
+def test_callers_beyond_the_label_limit_are_combined() -> None:
     metrics = Metrics(list)
     for name in ("two words", "x" * 200, *(f"person-{number}" for number in range(150))):
         metrics.event("s", name, Spent(USAGE))

@@ -34,7 +34,7 @@ def test_the_figures_come_as_a_table(environment: dict[str, str], sandbox: Sandb
     assert (refused.returncode, "401" in refused.stderr) == (4, True)
 
 
-def test_a_server_that_is_not_there_is_told_in_one_line(environment: dict[str, str]) -> None:
+def test_missing_server_is_reported_in_one_line(environment: dict[str, str]) -> None:
     for where in ("127.0.0.1:1", "not an address", "127.0.0.1:99999"):
         failed = stats(environment, where)
         assert failed.returncode in (2, 5)

@@ -104,7 +104,7 @@ async def test_a_program_cannot_report_in_the_name_of_a_terminal(
     assert (session.first_prompt, session.outcome) == (None, None)
 
 
-async def test_an_answer_reaches_only_whoever_asked(server: Service, sandbox: Sandbox) -> None:
+async def test_answer_reaches_only_the_requester(server: Service, sandbox: Sandbox) -> None:
     """A command that asks in the name of its terminal is told the answer, and nothing else is."""
     reported_text = event(sandbox)
     note(sandbox, reported_text["session_id"])

@@ -12,7 +12,7 @@ from .conftest import StartClaude
 from .test_front_ends import ASKS, asked, browser_of, shared  # noqa: F401 - a fixture
 
 
-def test_a_question_is_pushed_and_the_end_of_a_turn_is_not_while_somebody_types(
+def test_question_is_pushed_but_not_the_end_of_a_turn_while_a_person_types(
     shared: SharedPlace,  # noqa: F811
     claude: StartClaude,
 ) -> None:

@@ -105,9 +105,7 @@ async def test_a_new_session_has_the_directory_and_mode_that_were_chosen(place: 
 
 
 @pytest.mark.soak  # test_model.py; in a browser: test_long_conversations.py
-async def test_older_pages_are_read_when_somebody_scrolls_up_and_searched(
-    place: SharedPlace, sessions: LiveSessions
-) -> None:
+async def test_scrolling_up_loads_and_searches_older_pages(place: SharedPlace, sessions: LiveSessions) -> None:
     long = [text(f"needle{number} ", repeat=12_000) for number in range(3)]
     made = sessions.create(script("Long.", long[0]), **at(place))
     session_id = made["sessionId"]

@@ -99,7 +99,7 @@ def test_a_message_that_was_sent_from_here_is_shown_once() -> None:
     assert shown(conversation) == [("message", "mine"), ("message", "theirs")]
 
 
-def test_a_result_is_put_to_its_call_and_a_subagent_is_told_apart() -> None:
+def test_result_is_assigned_to_its_call_and_subagents_are_distinguished() -> None:
     conversation = ShownConversation(SHOP)
     conversation.fold(page(*EVENTS))
     calls = {block.id: block for block in conversation.blocks if block.kind == "tool"}
@@ -183,7 +183,7 @@ def test_a_turn_without_a_login_says_once_what_it_is_and_what_to_type() -> None:
     assert shown(conversation) == [("text", said["text"]), ("note", f"The turn ended: api_error. {advice}")]
 
 
-def test_a_transcript_that_somebody_else_writes_grows_at_its_end() -> None:
+def test_transcript_written_elsewhere_grows_at_its_end() -> None:
     conversation = ShownConversation(SHOP)
     conversation.add_history([{"kind": "prompt", "id": "m0", "text": "One"}], None)
     grown = [{"kind": "prompt", "id": "m0", "text": "One"}, {"kind": "text", "id": "u1", "text": "Two"}]

@@ -286,7 +286,7 @@ class OneConversation(App[None]):
         self.query_one(ConversationView).show(self._conversation)
 
 
-async def test_of_a_long_conversation_only_what_is_in_sight_is_drawn_at_once() -> None:
+async def test_long_conversation_draws_only_visible_blocks_at_once() -> None:
     conversation = ShownConversation("long")
     items = [
         {"kind": "text", "id": f"t{number}", "text": f"Answer {number}. " + "words " * 40} for number in range(400)

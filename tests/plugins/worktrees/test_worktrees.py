@@ -341,7 +341,7 @@ async def test_only_what_was_agreed_to_is_committed_and_merged(made: Make, repo:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("change", [_another_file, _another_commit])
-async def test_what_came_after_the_look_is_neither_committed_nor_merged(
+async def test_changes_after_the_review_are_not_committed_or_merged(
     made: Make, repo: Path, change: Callable[[Path, Worktree], None]
 ) -> None:
     worktree, changes = await made()
@@ -603,7 +603,7 @@ async def test_one_that_was_removed_by_hand_can_still_be_discarded_but_not_its_c
     assert git(repo, "worktree", "list").count("\n") == 0
 
 
-async def test_the_git_file_of_a_worktree_is_not_believed(tmp_path: Path, made: Make) -> None:
+async def test_git_file_of_a_worktree_is_not_trusted(tmp_path: Path, made: Make) -> None:
     worktree, changes = await made()
     evil = repository(tmp_path / "evil")
     git(evil, "config", "core.fsmonitor", f"touch {tmp_path}/ran")

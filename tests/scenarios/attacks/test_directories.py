@@ -83,7 +83,7 @@ MOVES = [
 @pytest.mark.parametrize(
     ("denial", "move"), [('deny = ["Bash(rm *)"]', MOVES[0]), pytest.param("", MOVES[1], marks=pytest.mark.soak)]
 )
-async def test_a_worktree_is_entered_only_where_somebody_agrees(
+async def test_entering_a_worktree_needs_approval(
     start_service: StartService, sandbox: Sandbox, denial: str, move: StepObject
 ) -> None:
     require("git")

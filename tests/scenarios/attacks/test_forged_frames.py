@@ -60,7 +60,7 @@ async def test_a_forged_id_of_another_callers_session_moves_nothing(
 
 
 @pytest.mark.soak  # `frames.json` has the frames
-async def test_a_session_moves_to_no_id_at_all_while_nobody_has_cleared_it(forgery: Forgery) -> None:
+async def test_session_id_changes_only_after_clear(forgery: Forgery) -> None:
     reset = {"type": "conversation_reset", "trigger": "clear", "session_id": ""}
     turn = await forgery.begin(forgery.writing(init(str(uuid.uuid4()))), "done")
     await refuted(forgery, turn)

@@ -176,7 +176,7 @@ async def test_a_message_joins_a_turn_at_work_whatever_its_sender_is_like(
 
 
 @pytest.mark.soak
-async def test_a_session_stays_with_its_home_whoever_sends_to_it(
+async def test_session_keeps_its_home_for_every_sender(
     start_server: StartServer, make_place: MakePlace, model: ScriptedModelThread
 ) -> None:
     """A client of another home, and one that has no environment and gets that of the server for its own sessions."""

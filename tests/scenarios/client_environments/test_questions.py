@@ -51,7 +51,7 @@ async def test_all_that_are_concerned_are_asked_and_the_first_answer_wins(
 
 
 @pytest.mark.soak
-async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(
+async def test_queue_answer_withdraws_the_dialogs(
     server: Server, make_place: MakePlace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_PROGRESS_INTERVAL", 10 * LONG)  # who answered is told before the result
@@ -75,7 +75,7 @@ async def test_the_queue_is_open_for_everybody_and_withdraws_the_dialogs(
 
 
 @pytest.mark.soak  # too late: tests/server/test_dialogs.py
-async def test_in_2026_every_waiting_call_returns_the_question_and_a_late_answer_is_told_whose_was_first(
+async def test_calls_of_2026_return_the_question_and_a_late_answer_names_the_first(
     server: Server, make_place: MakePlace
 ) -> None:
     place = make_place("ann")

@@ -84,7 +84,7 @@ async def test_a_channel_that_is_allowed_pushes_a_message_into_the_session_used_
 
 
 @ON_SHARED_LOOP
-async def test_claude_is_told_what_a_channel_knows_about_a_message_and_none_of_it_leaves_the_frame(
+async def test_channel_metadata_stays_within_the_message_frame(
     writing: Channel,
 ) -> None:
     rig, session, _ = writing
@@ -151,7 +151,7 @@ async def asked(chat: Channel, step: Step) -> "tuple[dict[str, Any], Awaitable[O
 
 
 @ON_SHARED_LOOP
-async def test_a_permission_channel_is_told_of_a_question_and_answers_it(allowing: Channel) -> None:
+async def test_permission_channel_gets_and_answers_a_question(allowing: Channel) -> None:
     rig, session, _ = allowing
     request = await allowed(allowing, tool("Bash", command="touch made"))
     assert (rig.sandbox.project / "made").exists()

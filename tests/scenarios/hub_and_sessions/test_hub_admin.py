@@ -16,7 +16,7 @@ DENIED = "PERMISSION_DENIED"
 STEERING = ("reconnect", "enable", "disable", "authenticate")
 
 
-async def test_steering_is_told_to_observers(start_rig: StartRig, connect: StartCaller) -> None:
+async def test_steering_is_reported_to_observers(start_rig: StartRig, connect: StartCaller) -> None:
     rig: Rig = await start_rig({"x": program()}, toolsets="hub")
     caller: Caller = await connect(rig)
     for action in ("reconnect", "disable", "enable"):
@@ -50,7 +50,7 @@ def _project(tmp_path: Path, project: dict[str, Any], approvals: dict[str, Any])
 
 @pytest.mark.parametrize("entry", [{}, {"disabled": True}], ids=["plain", "calls itself disabled"])
 @pytest.mark.parametrize("approvals", [{}, {"disabledMcpjsonServers": ["evil"]}], ids=["never asked", "rejected"])
-async def test_no_call_starts_a_program_of_a_project_that_nobody_approved(
+async def test_calls_start_no_program_of_an_unapproved_project(
     start_rig: StartRig, connect: StartCaller, tmp_path: Path, entry: dict[str, Any], approvals: dict[str, Any]
 ) -> None:
     flag = tmp_path / "started"

@@ -124,7 +124,7 @@ async def test_a_server_that_the_policy_denies_shows_nothing(start_rig: StartRig
         await client.read_resource("full://note")
 
 
-async def test_a_client_with_a_handshake_hears_of_changes(start_rig: StartRig, connect: StartCaller) -> None:
+async def test_client_with_a_handshake_gets_changes(start_rig: StartRig, connect: StartCaller) -> None:
     rig: Rig = await start_rig({"x": program(FULL)}, rules(ALLOW), toolsets="hub-tools")
     caller: Caller = await connect(rig)
     await caller.client.list_prompts()

@@ -159,7 +159,7 @@ async def test_a_profile_with_a_list_of_tools_has_a_view_of_the_servers_with_tho
 
 
 @BOTH
-async def test_a_person_allows_once_or_for_good(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
+async def test_person_allows_once_or_always(start_rig: StartRig, connect: StartCaller, mode: str) -> None:
     rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")
     person = Person([decide("Allow once"), decide("Allow for this session")])
     caller: Caller = await connect(rig, mode, person)
@@ -176,7 +176,7 @@ async def test_a_person_allows_once_or_for_good(start_rig: StartRig, connect: St
     [decide("Deny"), types.ElicitResult(action="decline"), types.ElicitResult(action="cancel")],
     ids=["deny", "decline", "put away"],
 )
-async def test_a_person_denies_and_the_server_hears_nothing(
+async def test_denied_call_does_not_reach_the_server(
     start_rig: StartRig, connect: StartCaller, mode: str, answer: types.ElicitResult, tmp_path: Path
 ) -> None:
     rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")
@@ -188,7 +188,7 @@ async def test_a_person_denies_and_the_server_hears_nothing(
 
 
 @EITHER
-async def test_a_client_that_cannot_ask_is_told_how_to_allow_it(
+async def test_client_without_dialogs_gets_the_rule_that_would_allow_it(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
     rig: Rig = await start_rig({"x": program()}, toolsets="hub-tools")
@@ -304,7 +304,7 @@ async def test_permission_and_the_question_of_the_server_follow_one_another(
 
 
 @EITHER
-async def test_a_question_of_a_server_is_declined_where_nobody_can_be_asked(
+async def test_server_question_is_declined_without_a_person(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
     port, remote = free_port(), RemoteServer()
@@ -365,7 +365,7 @@ async def test_every_call_is_audited_with_who_decided_and_how_it_ended(
     assert lines[1]["arguments"] == {"a": 1}
 
 
-async def test_errors_of_a_server_are_told_as_such(start_rig: StartRig, connect: StartCaller) -> None:
+async def test_server_errors_are_reported(start_rig: StartRig, connect: StartCaller) -> None:
     rig: Rig = await start_rig({"x": program()}, rules(ALLOW_ALL), toolsets="hub-tools")
     caller: Caller = await connect(rig)
     code, message = await caller.refused("mcp__x__refuse")
@@ -376,7 +376,7 @@ async def test_errors_of_a_server_are_told_as_such(start_rig: StartRig, connect:
     assert code == "UPSTREAM_UNAVAILABLE"
 
 
-async def test_an_address_without_a_server_is_told_as_such(start_rig: StartRig, connect: StartCaller) -> None:
+async def test_address_without_a_server_is_reported(start_rig: StartRig, connect: StartCaller) -> None:
     port, remote = free_port(), RemoteServer()
     async with http_server(remote, port) as url:
         rig: Rig = await start_rig({"x": {"type": "http", "url": url}}, rules(ALLOW_ALL), toolsets="hub-tools")

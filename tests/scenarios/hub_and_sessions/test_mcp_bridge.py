@@ -115,7 +115,7 @@ async def test_a_killed_server_is_back_for_the_next_call(rig: Rig, session: Sess
     ],
     ids=["answered", "denied"],
 )
-async def test_a_form_of_a_server_is_put_to_whoever_answers_the_session(
+async def test_server_form_goes_to_the_person_who_answers_the_session(
     rig: Rig, session: Session, answer: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     ending = await rig.begin(session, tool("mcp__x__ask"), "${tool_result}")
@@ -128,7 +128,7 @@ async def test_a_form_of_a_server_is_put_to_whoever_answers_the_session(
 
 
 @ON_SHARED_LOOP
-async def test_a_form_that_nobody_fills_in_goes_with_the_turn(rig: Rig, session: Session) -> None:
+async def test_unanswered_form_ends_with_the_turn(rig: Rig, session: Session) -> None:
     ending = await rig.begin(session, tool("mcp__x__ask"), "${tool_result}")
     await session.wait(LONG)
     await session.interrupt()

@@ -89,7 +89,7 @@ def test_permissions_cannot_be_bypassed_by_any_door(mallory: Connection) -> None
     assert mallory.call("claude_code_configure", action="get_config").data["allowBypass"] is False
 
 
-def test_somebody_elses_session_and_question_cannot_be_touched(
+def test_foreign_session_and_question_cannot_be_changed(
     target: Target, alice: Connection, mallory: Connection, waiting: Reply
 ) -> None:
     own = mallory.create(script("work", tool("Bash", command="touch own"), "done"), waitSeconds=40)
@@ -141,7 +141,7 @@ def test_the_table_has_every_tool_that_takes_a_session() -> None:
 
 
 @pytest.mark.parametrize("name", WITH_A_SESSION)
-def test_no_tool_tells_an_absent_session_from_somebody_elses(
+def test_tools_treat_foreign_sessions_like_missing_ones(
     alice: Connection, mallory: Connection, waiting: Reply, name: str
 ) -> None:
     ids = waiting.session, another(waiting.session)

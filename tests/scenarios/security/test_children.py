@@ -147,7 +147,7 @@ def test_a_nested_server_does_not_listen_on_http(environment: dict[str, str]) ->
     assert MAX_DEPTH in ended.stderr
 
 
-async def test_a_session_that_may_nest_is_told_how_deep_and_where_the_state_is(
+async def test_nesting_session_gets_its_depth_and_the_state_directory(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(extra=OURS, max_depth=1)

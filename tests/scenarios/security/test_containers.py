@@ -101,7 +101,7 @@ def test_a_view_becomes_the_arguments_of_an_engine_and_no_value_of_it_is_among_t
         os.fstat(descriptor)
 
 
-def test_what_a_container_cannot_be_given_is_refused(tmp_path: Path, engine: Path) -> None:
+def test_unsupported_container_contents_are_refused(tmp_path: Path, engine: Path) -> None:
     view = SandboxView((), "/", {"HEADERS": "a: b\nc: d"})
     with pytest.raises(OSError, match="several lines"):
         isolate(view, ["/bin/true"], tmp_path, {"PATH": str(engine)}, "known")
@@ -129,7 +129,7 @@ def policy(sandbox: Sandbox, image: str, **entries: object) -> Policy:
     return Policy(Profile(isolation="container", image=image, roots=roots, resources=resources, **entries))  # type: ignore[arg-type]
 
 
-async def test_a_session_runs_as_the_engine_is_told_and_is_removed(
+async def test_container_runs_with_the_given_arguments_and_is_removed(
     start_service: StartService, sandbox: Sandbox, tmp_path: Path, engine: Path
 ) -> None:
     path = f"{engine}:{os.environ['PATH']}"

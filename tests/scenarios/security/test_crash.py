@@ -32,7 +32,7 @@ def policy_text() -> str:
 
 
 @pytest.mark.soak  # test_secrets.py
-def test_the_reason_is_told_without_its_secrets(target: Target, alice: Connection) -> None:
+def test_reason_is_redacted(target: Target, alice: Connection) -> None:
     crashed = alice.create("go", waitSeconds=40)
     said = crashed.raw.model_dump_json() + target.audit_file.read_text() + target.server.log
     assert "died with" in said

@@ -105,7 +105,7 @@ def test_cache_writable_by_others_is_ignored(cached: Path, lax: int) -> None:
     assert first_answers.read(str(cached), only_ours=True) is None
 
 
-def test_a_link_or_a_pipe_in_the_cache_is_not_believed(cached: Path) -> None:
+def test_link_or_pipe_in_the_cache_is_ignored(cached: Path) -> None:
     link, pipe = cached.with_name("link"), cached.with_name("pipe")
     link.symlink_to(cached)
     os.mkfifo(pipe)

@@ -147,7 +147,7 @@ def test_a_session_talks_to_what_the_table_says(
 
 
 @pytest.mark.parametrize("running", [""], indirect=True)
-def test_a_server_without_a_token_makes_one_and_lets_nobody_in_without_it(
+def test_server_without_a_token_creates_and_requires_one(
     running: tuple[Sandbox, HttpServer, str], tmp_path: Path
 ) -> None:
     _, server, token = running

@@ -153,7 +153,7 @@ async def test_a_file_of_the_server_in_a_root_stops_the_start(start_service: Sta
 # -- the environment -----------------------------------------------------------------------------------------------
 
 
-async def test_of_the_servers_environment_a_session_has_what_is_listed_and_no_secret(
+async def test_session_environment_has_listed_variables_and_no_secrets(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service(extra=SECRETS, policy=remote(roots=(str(sandbox.project),)), principals=("alice",))

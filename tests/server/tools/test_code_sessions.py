@@ -14,7 +14,7 @@ HELLO = script("Say hello", "hello")
 SENSITIVE = {"cwd", "systemPrompt", "agents", "additionalDirectories"}
 
 
-async def test_details_that_may_be_sensitive_are_told_where_the_operator_allows_it_and_after_a_restart_too(
+async def test_sensitive_details_need_the_operators_setting_also_after_a_restart(
     start_caller: StartCaller,
 ) -> None:
     first: ToolCaller = await start_caller()

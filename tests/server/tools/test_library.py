@@ -156,7 +156,7 @@ async def test_a_person_is_asked_before_a_session_is_deleted(start_caller: Start
     assert (await caller.refused("claude_read_session", sessionId=session_id))[0] == "SESSION_NOT_FOUND"
 
 
-async def test_nobody_touches_the_session_of_another_caller(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_session_of_another_caller_cannot_be_changed(start_service: StartService, sandbox: Sandbox) -> None:
     service: Service = await start_service()
     turn = await service.create(script("mine", "alone"), options(sandbox), caller=Caller("alice"))
     await end_of(turn)

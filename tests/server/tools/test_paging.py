@@ -64,7 +64,7 @@ def test_structured_output_that_is_too_long_is_left_to_be_read() -> None:
     ]
 
 
-def test_denials_are_told_with_marks_where_they_are_too_long() -> None:
+def test_long_denials_are_reported_with_cut_marks() -> None:
     denials = [{"tool_name": "Write", "tool_input": {"content": "x" * 10_000}}] * 100
     shortened = ResultParts(Redactor()).shortened(denials, 50_000)
     assert has_mark(shortened)

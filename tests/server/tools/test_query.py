@@ -123,7 +123,7 @@ async def test_a_cancelled_call_aborts_the_turn_and_cleans_up(start_caller: Star
 
 
 @pytest.mark.soak  # test_code.py, tests/core/sessions/test_outcomes.py
-async def test_api_trouble_is_retried_and_told_and_what_stays_is_a_clear_error(start_caller: StartCaller) -> None:
+async def test_api_errors_are_retried_and_reported(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(extra={"CLAUDE_CODE_MAX_RETRIES": "1"})
     bundle = await query(caller, script("Retry", fail(529, times=1, then="fine")))
     assert bundle["result"] == {"success": True, "summary": "fine"}
@@ -139,7 +139,7 @@ async def test_api_trouble_is_retried_and_told_and_what_stays_is_a_clear_error(s
     assert result.structured_content["messages"][-1]["type"] == "result"
 
 
-async def test_a_start_that_fails_is_told_at_once(caller: ToolCaller) -> None:
+async def test_failed_start_is_reported_at_once(caller: ToolCaller) -> None:
     code, message = await caller.refused("claude_code_query", prompt=HELLO, options={"cwd": "/nowhere/at/all"})
     assert code == "INVALID_ARGUMENT"
     assert "/nowhere/at/all" in message

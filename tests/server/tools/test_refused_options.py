@@ -137,7 +137,7 @@ async def test_without_strictness_a_server_may_be_missing(caller: ToolCaller) ->
     assert report["result"] == "hello"
 
 
-async def test_an_executable_that_is_none_is_named_as_the_caller_wrote_it(caller: ToolCaller) -> None:
+async def test_invalid_executable_is_named_as_the_caller_wrote_it(caller: ToolCaller) -> None:
     code, message = await caller.refused("claude_code", prompt=HELLO, pathToClaudeCodeExecutable="/nowhere/claude")
     assert code == "CLI_NOT_FOUND"
     assert message.startswith("pathToClaudeCodeExecutable names '/nowhere/claude'")
@@ -159,7 +159,7 @@ async def test_a_value_of_a_setting_is_named_by_its_variable(start_caller: Start
 
 
 @pytest.mark.soak
-async def test_an_unknown_tool_is_told_with_the_result_of_every_family(caller: ToolCaller) -> None:
+async def test_every_family_reports_an_unknown_tool(caller: ToolCaller) -> None:
     reported_text = "allowedTools: there is no tool named 'Bsh' (did you mean Bash?)."
     report = await caller.ok("claude_code", prompt=HELLO, allowedTools=["Bsh"])
     assert report["notice"] == reported_text

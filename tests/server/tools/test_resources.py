@@ -199,7 +199,7 @@ def test_every_text_is_an_address_or_none(text: str) -> None:
 # -- following ----------------------------------------------------------------------------------------------------
 
 
-async def test_a_client_with_a_handshake_hears_of_what_it_has_subscribed_to(
+async def test_client_with_a_handshake_gets_its_subscriptions(
     caller: ToolCaller, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     await caller.client.list_resources()
@@ -263,7 +263,7 @@ async def check_update_rate(caller: ToolCaller, session_id: str) -> None:
 
 
 @pytest.mark.soak  # tests/plugins/fleet/test_gateway.py, of two machines
-async def test_a_client_of_2026_hears_of_the_same_on_its_stream(start_caller: StartCaller) -> None:
+async def test_client_of_2026_gets_the_same_changes_on_its_stream(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(MODERN)
     session_id = await a_session(caller)
     uri, received_texts = uri_of(session_id, "transcript"), set()

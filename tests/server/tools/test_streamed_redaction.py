@@ -55,7 +55,7 @@ def test_what_is_held_back_comes_at_the_end_of_the_block() -> None:
     assert fragments.flush() == []
 
 
-def test_blocks_are_told_apart() -> None:
+def test_blocks_are_distinguished() -> None:
     parts = fragment("opaque-", index=0), fragment("secret-12345", index=1)
     assert sent_texts(Fragments(redactor), *parts, STOP) == ["", "secret-", "opaque-", "12345"]
 

@@ -69,7 +69,7 @@ async def test_a_message_behind_a_call_does_not_change_its_answer(start_caller: 
 
 @pytest.mark.soak
 @EITHER_ERA
-async def test_of_two_replies_at_once_one_is_refused(start_caller: StartCaller, mode: str) -> None:
+async def test_one_of_two_concurrent_replies_is_refused(start_caller: StartCaller, mode: str) -> None:
     caller: ToolCaller = await start_caller(mode, allow_disk_resume=True)
     first = await caller.ok("claude_code", prompt=HELLO)
     for park in (False, True):

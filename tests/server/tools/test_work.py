@@ -121,9 +121,7 @@ async def test_a_session_that_is_refused_leaves_no_worktree(start_caller: StartC
     assert git(repo, "worktree", "list").count("\n") == 1
 
 
-async def test_files_are_taken_back_to_a_message_once_somebody_agrees(
-    start_caller: StartCaller, sandbox: Sandbox
-) -> None:
+async def test_files_are_rewound_to_a_message_after_consent(start_caller: StartCaller, sandbox: Sandbox) -> None:
     caller: ToolCaller = await start_caller(toolsets=CARE)
     file = sandbox.project / "a.txt"
     first = script("First", tool("Write", file_path=str(file), content="one\n"), "done")

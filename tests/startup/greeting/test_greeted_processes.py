@@ -250,7 +250,7 @@ SERVE = ["serve", "--on-disconnect", "keep"]
     ],
     ids=["greeted", "plain with flags", "greeted with flags", "plain"],
 )
-def test_settings_that_do_not_parse_are_told_with_every_call(
+def test_invalid_settings_are_reported_with_every_call(
     environment: dict[str, str], arguments: list[str], greeting: dict[str, str]
 ) -> None:
     with Client({**environment, **WRONG, **greeting}, *arguments, warm=greeting is PLAIN) as client:
@@ -297,7 +297,7 @@ def test_what_else_keeps_the_server_from_starting_is_told_too(
     assert part in errors
 
 
-def test_settings_that_do_not_parse_are_told_to_a_client_that_says_nothing(environment: dict[str, str]) -> None:
+def test_invalid_settings_are_reported_to_a_silent_client(environment: dict[str, str]) -> None:
     with Client({**environment, **WRONG}, warm=True) as client:
         code, said, errors = client.end()
     assert (code, said) == (2, [])

@@ -83,7 +83,7 @@ def test_loading_the_server_imports_nothing_that_its_first_call_does_not_need(li
     assert [name for name in NOT_NEEDED if name in light["modules"]] == []
 
 
-def test_nothing_is_loaded_of_what_nobody_has_asked_for(usual: dict[str, Any]) -> None:
+def test_optional_modules_are_not_loaded(usual: dict[str, Any]) -> None:
     assert "claude_code_mcp.server.transports.http" in usual["serving"]
     assert [name for name in usual["serving"] if f"{name}.".startswith(tuple(f"{off}." for off in OFF))] == []
     assert [name for name in usual["serving"] if "team.authorization" in name] == []

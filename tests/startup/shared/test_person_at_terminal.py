@@ -159,7 +159,7 @@ def test_a_command_of_a_session_in_a_terminal_is_no_person(
         assert answer(shared, question, terminal).returncode == 0
 
 
-def test_what_a_child_has_started_is_known_by_its_mark_or_by_its_descent() -> None:
+def test_descendants_are_found_by_mark_or_parent() -> None:
     stranger = psutil.Process().parent()
     assert stranger is not None
     assert not started_by_us(stranger.pid)

@@ -166,7 +166,7 @@ def test_the_lock_is_held_by_one(tmp_path: Path) -> None:
     os.close(again)
 
 
-def test_what_a_killed_server_left_is_replaced(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_server_are_replaced(tmp_path: Path) -> None:
     where = place.Place(str(tmp_path), "x")
     for left in (where.socket, f"{where.socket}.new"):
         stale = socket.socket(socket.AF_UNIX)
@@ -213,7 +213,7 @@ def test_a_command_that_finds_no_server_says_so(tmp_path: Path) -> None:
         join({place.RUNTIME_DIR: str(directory)})
 
 
-def test_two_builds_of_one_version_are_told_apart() -> None:
+def test_two_builds_of_one_version_are_distinguished() -> None:
     assert hello.is_newer("1.0.0+1790000001", "1.0.0+1790000000")
     assert not hello.is_newer("1.0.0+1790000001", "1.0.1+1790000000")
     assert hello.is_newer(hello.BUILD, "0.0.1+9999999999")

@@ -91,7 +91,7 @@ def test_clients_that_start_at_once_have_one_server(shared: SharedPlace) -> None
             client.__exit__()
 
 
-def test_the_server_is_nobodys_child_and_holds_no_secret(shared: SharedPlace) -> None:
+def test_shared_server_is_detached_and_holds_no_secret(shared: SharedPlace) -> None:
     with opened(shared.real_client(ANTHROPIC_API_KEY="sk-ant-secret", SOME_TOKEN="hidden")) as client:
         call(client, 1, "claude_list_sessions")
         [server] = shared.status()
@@ -117,7 +117,7 @@ def test_settings_that_differ_have_a_server_of_their_own(shared: SharedPlace) ->
     assert shared.command("shared", "stop", "--all").returncode == 0
 
 
-def test_settings_that_cannot_be_used_are_told_by_the_client(shared: SharedPlace) -> None:
+def test_client_reports_unusable_settings(shared: SharedPlace) -> None:
     with shared.client(MAX_SESSIONS="many") as client:
         opened(client)
         answer = client.ask(request("tools/call", 1, name="claude_list_sessions", arguments={}))
@@ -191,7 +191,7 @@ def test_it_stays_while_a_browser_is_signed_in_and_ends_after_the_sign_out(share
     until(lambda: not shared.locked_pids())
 
 
-def test_a_server_that_is_told_to_stop_comes_back_when_a_client_needs_it(shared: SharedPlace) -> None:
+def test_stopped_server_is_started_again_for_a_client(shared: SharedPlace) -> None:
     with opened(shared.client()) as client:
         call(client, 1, "claude_list_sessions")
         assert shared.command("shared", "stop").returncode == 0

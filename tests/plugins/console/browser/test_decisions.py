@@ -186,7 +186,7 @@ def test_a_command_is_changed_before_it_is_allowed(person: Person, site: Site) -
     assert sorted(path.name for path in directory.glob("*.txt")) == ["right.txt"]
 
 
-def test_an_answer_of_ones_own_is_not_told_as_that_of_somebody_else(person: Person, site: Site) -> None:
+def test_own_answer_is_not_reported_as_answered_elsewhere(person: Person, site: Site) -> None:
     """The stream may be faster than the reply."""
     page: Page = person.page
     directory = site.project(tool("Bash", command="touch own.txt"), "Own.")

@@ -67,9 +67,7 @@ def numbers(page: Page) -> list[int]:
     return found
 
 
-def test_of_a_long_conversation_a_window_is_on_the_page_that_goes_where_somebody_reads(
-    person: Person, site: Site
-) -> None:
+def test_long_conversation_shows_a_window_around_the_reading_position(person: Person, site: Site) -> None:
     person.start("Begin", site.project("Begun."))
     person.says("Begun.")
     expect(person.page.locator(".ending")).to_contain_text("Done")

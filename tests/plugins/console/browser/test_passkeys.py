@@ -193,7 +193,7 @@ def test_a_client_is_denied_and_its_name_is_text(served: Embedded, visitor: Visi
         assert "access_denied" in repr(client.outcome.get(timeout=HANG_SECONDS))
 
 
-def test_a_person_whom_the_device_does_not_know_is_told_and_can_try_again(served: Embedded, visitor: Visitor) -> None:
+def test_person_without_a_passkey_on_the_device_can_retry(served: Embedded, visitor: Visitor) -> None:
     accept(visitor, served.invite("cleo"), "cleo")
     page = visitor.page
     visitor.refuse()

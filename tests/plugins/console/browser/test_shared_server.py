@@ -50,9 +50,7 @@ def _call(client: Client, number: int, tool: str, **arguments: Any) -> Any:
 
 
 @pytest.mark.soak  # tests/plugins/console/test_conversation.py
-def test_of_two_browsers_and_a_client_on_stdio_the_first_answer_counts(
-    open_browser: OpenBrowser, shared: SharedPlace
-) -> None:
+def test_first_answer_of_two_browsers_and_a_stdio_client_counts(open_browser: OpenBrowser, shared: SharedPlace) -> None:
     project = shared.sandbox.project
     steps = (tool("Bash", command="touch one"), tool("Bash", command="touch two"), "Both are there.")
     given = {"prompt": script("Make two files", *steps), "workingDirectory": str(project)}

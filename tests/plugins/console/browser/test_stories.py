@@ -51,7 +51,7 @@ def test_a_link_with_a_ticket_signs_in_once_and_leaves_no_trace_in_the_address(
     expect(late.page.get_by_label("Or sign in with a token")).to_be_visible()
 
 
-def test_a_wrong_token_is_told_and_signing_out_ends_it(open_browser: OpenBrowser) -> None:
+def test_wrong_token_is_reported_and_signing_out_ends_the_sign_in(open_browser: OpenBrowser) -> None:
     stranger = open_browser()
     stranger.page.goto(stranger.site.url)
     stranger.page.get_by_label("Or sign in with a token").fill(f"{TOKEN}x")
