@@ -1,5 +1,7 @@
 """`web --tunnel` and `web --lan`: a phone opens the console of the shared server while the command runs."""
 
+import asyncio
+import contextlib
 import datetime
 import ipaddress
 import json
@@ -7,6 +9,8 @@ import os
 import re
 import shutil
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +29,7 @@ from claude_code_mcp.plugins.console.tunnel import TUNNELS
 from claude_code_mcp.testing import Sandbox, ScriptedModelThread
 from tests.conftest import RUN
 from tests.support import warm_commands
+from tests.support.ports import free_port
 from tests.support.program import OURS, Program, started
 from tests.support.waiting import until
 
@@ -297,3 +302,29 @@ def test_only_the_https_origin_of_another_name_is_accepted(address: str, accepte
         held.write(address)
         assert PhoneAddress(tmp_path, 1).read() == (address if accepted else None)
     assert PhoneAddress(tmp_path, 1).read() is None
+
+
+async def test_no_connection_outlives_the_command(tmp_path: Path) -> None:
+    file, _ = lan.certificate(tmp_path, "127.0.0.1")
+    async with lan.serve_lan("127.0.0.1", free_port(), file) as url:
+        begun = socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])))
+        begun.setblocking(False)
+        await asyncio.sleep(0.1)  # accepted, without a byte
+    trusting = ssl.create_default_context(cafile=str(file))
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        await asyncio.open_connection(sock=begun, ssl=trusting, server_hostname="127.0.0.1")
+    begun.close()
+
+
+async def test_connections_count_before_their_handshake(tmp_path: Path) -> None:
+    file, _ = lan.certificate(tmp_path, "127.0.0.1")
+    async with contextlib.AsyncExitStack() as stack, lan.serve_lan("127.0.0.1", free_port(), file) as url:
+        reads = []
+        for _ in range(lan._MAX_CONNECTIONS_OF_ONE_ADDRESS + 1):
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
+            stack.callback(writer.close)
+            reads.append(asyncio.ensure_future(reader.read()))
+        await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
+        assert [read.done() for read in reads] == [*[False] * lan._MAX_CONNECTIONS_OF_ONE_ADDRESS, True]
+        assert len(reads) == 33
+    await asyncio.gather(*reads, return_exceptions=True)

@@ -117,11 +117,11 @@ def _make(host: str) -> bytes:
 async def serve_lan(host: str, port: int, pem: Path) -> AsyncIterator[str]:
     """Serves the console that listens on this port of 127.0.0.1 and yields the address. The port there is the same if
     it is free, so that the phone's bookmark stays valid. Raises InvalidArgument if the machine cannot listen there."""
-    relay = _Relay(port)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pem)
+    relay = _Relay(port, context)
     try:
-        server = await _listen(relay, host, port, context)
+        server = await _listen(relay, host, port)
     except OSError as error:
         raise InvalidArgument(f"Cannot listen on {host}: {error.strerror or error}.") from None
     bound = server.sockets[0].getsockname()[1]
@@ -133,12 +133,10 @@ async def serve_lan(host: str, port: int, pem: Path) -> AsyncIterator[str]:
         await relay.close()
 
 
-async def _listen(relay: "_Relay", host: str, port: int, context: ssl.SSLContext) -> asyncio.Server:
+async def _listen(relay: "_Relay", host: str, port: int) -> asyncio.Server:
     for wanted in (port, 0):
         try:
-            return await asyncio.start_server(
-                relay.accept, host, wanted, ssl=context, ssl_handshake_timeout=_HANDSHAKE_SECONDS
-            )
+            return await asyncio.start_server(relay.accept, host, wanted)
         except OSError:
             if not wanted:
                 raise
@@ -146,15 +144,19 @@ async def _listen(relay: "_Relay", host: str, port: int, context: ssl.SSLContext
 
 
 class _Relay:
-    """The open connections. Each peer has its own share of them: a stranger cannot use up the shares of others."""
+    """The open connections, from before their TLS handshake on. Each peer has its own share of them: a stranger cannot
+    use up the shares of others."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, context: ssl.SSLContext) -> None:
         self._port = port
+        self._context = context
+        self._closed = False
         self._open: Counter[str] = Counter()
         self._writers: dict[asyncio.StreamWriter, asyncio.Task[None]] = {}
 
     async def close(self) -> None:
         """Ends all connections."""
+        self._closed = True
         tasks = list(self._writers.values())
         for writer, task in self._writers.items():
             writer.transport.abort()
@@ -162,8 +164,11 @@ class _Relay:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        peer = writer.get_extra_info("peername")[0]
-        if self._open[peer] >= _MAX_CONNECTIONS_OF_ONE_ADDRESS or len(self._writers) >= _MAX_CONNECTIONS:
+        # No await until the handshake begins: the first bytes of the other side must not arrive before.
+        address = writer.get_extra_info("peername")  # None if it has left already
+        peer = address[0] if address is not None else ""
+        is_full = self._open[peer] >= _MAX_CONNECTIONS_OF_ONE_ADDRESS or len(self._writers) >= _MAX_CONNECTIONS
+        if self._closed or address is None or is_full:
             writer.transport.abort()
             return
         self._open[peer] += 1
@@ -171,6 +176,7 @@ class _Relay:
         assert task is not None
         self._writers[writer] = task
         try:
+            await writer.start_tls(self._context, ssl_handshake_timeout=_HANDSHAKE_SECONDS)
             await self._pass_on(peer, reader, writer)
         except* (OSError, _Closed):
             pass
