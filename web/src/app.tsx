@@ -56,7 +56,9 @@ class SessionApp {
       if (text) this.output.value = [{ kind: "text", text }];
       return;
     }
-    this.show({ ...report, recentOutput: [] });
+    // Without its questions: long inputs are shortened there. `update` shows them in full.
+    const { pendingInputs: _, ...shown } = report;
+    this.show({ ...shown, recentOutput: [] });
     if (!this.following && !report.recentOutput?.length && report.result && report.status !== "running") {
       this.output.value = [{ kind: "text", text: report.result }];
     }

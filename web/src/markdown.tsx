@@ -70,8 +70,14 @@ function heading(token: Tokens.Heading): VNode {
 }
 
 function code(token: Tokens.Code): VNode {
-  const text = token.codeBlockStyle === "indented" ? token.text.replace(/\n+$/, "") : token.text;
+  const text = token.codeBlockStyle === "indented" ? withoutLastBreaks(token.text) : token.text;
   return <CodeBlock code={visible(text)} label={visible(withoutEntities(token.lang ?? "").trim())} />;
+}
+
+function withoutLastBreaks(text: string): string {
+  let end = text.length;
+  while (text[end - 1] === "\n") end -= 1;
+  return text.slice(0, end);
 }
 
 function list(token: Tokens.List): VNode {

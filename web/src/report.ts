@@ -15,6 +15,7 @@ export interface PendingInput {
   fileNote?: string;
   modes?: string[];
   canAllowForSession?: boolean;
+  sessionRules?: string[];
   expiresAt?: string;
 }
 
@@ -46,6 +47,7 @@ export function question(sessionId: string, pending: PendingInput): Question {
     fileNote: pending.fileNote ?? null,
     expiresAt: pending.expiresAt ?? null,
     canAllowForSession: pending.canAllowForSession ?? false,
+    sessionRules: pending.sessionRules ?? [],
     modes: pending.modes ?? [],
     choices: pending.type === "user_question" ? choicesOf(pending.toolInput) : [],
   };

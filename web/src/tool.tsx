@@ -90,8 +90,10 @@ function Result({ text, label }: { text: string; label: string }): VNode {
 }
 
 /** The report of a subagent without the notes for the model. */
-function reportOf(result: string): string {
-  return result.replace(/^\[Subagent hand-back\][^\n]*\n*/, "").replace(/\n*^agentId: [^\n]*$[^]*/m, "");
+export function reportOf(result: string): string {
+  const report = result.replace(/^\[Subagent hand-back\][^\n]*\n*/, "");
+  const end = report.search(/^agentId: /m);
+  return end < 0 ? report : report.slice(0, end).trimEnd();
 }
 
 function changeOf(diff: string): { added: number; gone: number } {

@@ -4,17 +4,22 @@
 import { visible } from "./words";
 
 /** Source text that is rendered as a symbol instead of letters: list numbers, checkboxes of lists, line breaks. */
-const SIGNS = /^[\s>]*(?:\d+[.)](?=\s)|[-*+]\s+\[[ x]\](?=\s))|<br\s*\/?>/gim;
+const SIGNS = /^[ \t>]*(?:\d+[.)](?=\s)|[-*+][ \t]+\[[ x]\](?=\s))|<br\s*\/?>/gim;
 
 /** Whether every letter and digit of the text is in the rendered element, in the same order. */
 export function showsAll(text: string, drawn: Element): boolean {
   const shown = letters(drawnText(drawn));
   let at = 0;
-  for (const letter of letters(visible(text).replace(SIGNS, " "))) {
+  for (const letter of written(text)) {
     at = shown.indexOf(letter, at) + 1;
     if (at === 0) return false;
   }
   return true;
+}
+
+/** The letters and digits of the source that the rendered text must have. */
+export function written(text: string): string[] {
+  return letters(visible(text).replace(SIGNS, " "));
 }
 
 function letters(text: string): string[] {

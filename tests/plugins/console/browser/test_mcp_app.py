@@ -64,6 +64,7 @@ def test_a_new_session_is_shown_live_and_approved_in_the_chat(host: Person, site
     asked = app.locator(".question")
     expect(asked.locator("td.gone")).to_contain_text("old words")
     expect(asked.locator("td.new")).to_contain_text("new words")
+    expect(asked.locator(".session-meaning")).to_contain_text("accepts all file edits")
     asked.get_by_role("button", name="Allow once").click()
     expect(app.locator(".diff .plus")).to_have_text("+300")
     allow, left = asked.get_by_role("button", name="Allow once"), asked.locator(".lines-left")
@@ -79,6 +80,22 @@ def test_a_new_session_is_shown_live_and_approved_in_the_chat(host: Person, site
     expect(app.locator(".question")).to_have_count(0)
     heights = host.page.evaluate("told.filter(one => one.method === 'ui/notifications/size-changed').length")
     assert heights >= 1
+
+
+def test_a_question_that_was_open_before_is_shown_in_full(host: Person, site: Site) -> None:
+    """The result that opens the app has only the beginning of a long input."""
+    directory = site.project(name="long")
+    content = "".join(f"line {number} of a long file {'.' * 1000}\n" for number in range(700))
+    prompt = script("Write it", tool("Write", file_path=str(directory / "long.txt"), content=content))
+    call = "([name, given]) => rpc('tools/call', {name, arguments: given})"
+    given = {"prompt": prompt, "workingDirectory": str(directory), **PERMISSION}
+    session_id = host.page.evaluate(call, ["claude_create_session", given])["structuredContent"]["sessionId"]
+    waiting = {"sessionId": session_id, "waitSeconds": 50}
+    report = host.page.evaluate(call, ["claude_get_status", waiting])["structuredContent"]
+    assert report["truncated"][0]["part"] == report["pendingInputs"][0]["inputId"]
+    app, _ = use(host, "claude_get_status", sessionId=session_id)
+    expect(app.locator(".diff .plus")).to_have_text("+700", timeout=PATIENCE)
+    app.get_by_role("button", name="Deny", exact=True).click()
 
 
 @pytest.mark.soak  # as a permission is: the test above

@@ -51,6 +51,8 @@ function counts([name, make], size) {
 function time(text) {
   const before = process.cpuUsage();
   draw(text);
+  page.written(text);
+  page.reportOf(text);
   const { user, system } = process.cpuUsage(before);
   return (user + system) / 1000;
 }

@@ -14,7 +14,9 @@ export { colored } from "./code_block";
 export { fileRoute } from "./links";
 export { Markdown, WrittenMarkdown } from "./markdown";
 export { terminalOutput } from "./terminal_output";
+export { reportOf } from "./tool";
 export { continued } from "./turn_state";
+export { written } from "./whole_text";
 export { visible } from "./words";
 `;
 
