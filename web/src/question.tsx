@@ -211,7 +211,7 @@ function Permission(body: BodyProps): VNode {
         <button type="button" class="allow" aria-keyshortcuts="a" title="Key: a" disabled={edited.value?.trim() === ""} onClick={() => allow("once")}>{edited.value === null ? "Allow once" : "Allow the edited command"}</button>
         {question.canAllowForSession && edited.value === null && <button type="button" aria-keyshortcuts="s" title="Key: s" onClick={() => allow("session")}>Allow for this session</button>}
       </Decision>
-      {why.value && <Reason label="Why not? Claude reads this." send="Deny and say why" required={false} answer={answer} />}
+      {why.value && <Reason label="Why not? Claude reads this." send="Deny and say why" required="" body={body} />}
     </>
   );
 }
@@ -273,7 +273,8 @@ function sessionMeaning(rules: readonly string[]): VNode | null {
 }
 
 /** The field for a reason or feedback. Shown only when the user asks for it. */
-function Reason({ label, send, required, answer }: { label: string; send: string; required: boolean; answer(given: Answer): void }): VNode {
+/** `required` is shown if the field is empty; empty if it may be. */
+function Reason({ label, send, required, body }: { label: string; send: string; required: string; body: BodyProps }): VNode {
   const id = useFreshId();
   const field = useRef<HTMLTextAreaElement>(null);
   useLayoutEffect(() => {
@@ -282,8 +283,11 @@ function Reason({ label, send, required, answer }: { label: string; send: string
   }, []);
   const act = (): void => {
     const reason = field.current?.value.trim() ?? "";
-    if (required && !reason) return field.current?.focus();
-    answer(reason ? { decision: "deny", reason } : { decision: "deny" });
+    if (required && !reason) {
+      body.complain(required);
+      return field.current?.focus();
+    }
+    body.answer(reason ? { decision: "deny", reason } : { decision: "deny" });
   };
   return (
     <div class="reason">
@@ -330,7 +334,7 @@ function Plan(body: BodyProps): VNode {
         refuse={<button type="button" class="deny" onClick={() => (why.value = true)}>Give feedback…</button>}>
         <button type="button" class="allow" aria-keyshortcuts="a" title="Key: a" onClick={() => answer(modes.length ? { decision: "allow", permissionMode: mode.value } : { decision: "allow" })}>Approve the plan</button>
       </Decision>
-      {why.value && <Reason label="What should be different?" send="Send feedback" required answer={answer} />}
+      {why.value && <Reason label="What should be different?" send="Send feedback" required="Write what should be different first." body={body} />}
     </>
   );
 }

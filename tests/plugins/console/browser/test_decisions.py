@@ -1,5 +1,6 @@
 """What is decided on is seen before anything is allowed, on every size of screen."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,14 +28,21 @@ ON_SCREEN = """(element) => {
 }"""
 
 
-@pytest.mark.parametrize("screen", SCREENS, ids=lambda name: name.replace(" ", "-"))
-def test_a_command_is_allowed_only_when_its_end_was_on_screen(
-    open_browser: OpenBrowser, site: Site, signed_in: Any, screen: str
-) -> None:
+@pytest.fixture(scope="module")
+def waiting(site: Site) -> Iterator[str]:
+    """A session that asks for a long command. No test answers it."""
     directory = site.project(tool("Bash", command=LONG, description="Clean the workspace"), "Denied.")
     body = {"prompt": "Clean up", "workingDirectory": str(directory)}
     session = Caller(site).post("/api/sessions", body)["sessionId"]
-    person = open_browser(storage_state=signed_in, viewport=SCREENS[screen]).arrive(f"/sessions/{session}")
+    yield session
+    Caller(site).post(f"/api/sessions/{session}/interrupt", {})
+
+
+@pytest.mark.parametrize("screen", SCREENS, ids=lambda name: name.replace(" ", "-"))
+def test_a_command_is_allowed_only_when_its_end_was_on_screen(
+    open_browser: OpenBrowser, waiting: str, signed_in: Any, screen: str
+) -> None:
+    person = open_browser(storage_state=signed_in, viewport=SCREENS[screen]).arrive(f"/sessions/{waiting}")
     asked = person.question("rm -rf")
     expect(asked.get_by_role("heading", name="Clean the workspace")).to_be_visible()
     expect(asked.locator(".lines-left")).to_contain_text("more lines")
@@ -49,8 +57,7 @@ def test_a_command_is_allowed_only_when_its_end_was_on_screen(
     expect(asked.get_by_role("button", name="Allow once")).to_be_visible()
     excess = person.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert excess == 0
-    asked.get_by_role("button", name="Deny", exact=True).click()
-    person.says("Denied.")
+    asked.get_by_role("button", name="Deny", exact=True).click(trial=True)
 
 
 @pytest.mark.parametrize("screen", [pytest.param("narrow", marks=pytest.mark.soak), "on its side"])
@@ -75,6 +82,20 @@ def test_what_the_session_allows_and_the_mode_after_a_plan_are_read_before_the_b
     planned = site.project(open_plan, "Under way.")
     person.start("Plan it", planned, mode="plan")
     review = person.question("Step 39")
+    # No word of a button is broken, however narrow the screen.
+    person.page.set_viewport_size({"width": 195, "height": 422})
+    refuse = review.locator(".unread .deny")
+    expect(refuse).to_have_text("Give feedback…")
+    lines = refuse.evaluate("""(button) => button.textContent.split(" ").map((word) => {
+        const range = document.createRange();
+        const at = button.firstChild.data.indexOf(word);
+        range.setStart(button.firstChild, at);
+        range.setEnd(button.firstChild, at + word.length);
+        return range.getClientRects().length;
+    })""")
+    assert lines == [1, 1]
+    size = SCREENS[screen]
+    person.page.set_viewport_size({"width": size["width"], "height": size["height"]})
     assert read_on(review)
     mode = review.get_by_label("Then:")
     expect(mode).to_be_in_viewport(ratio=1)
@@ -121,10 +142,11 @@ def test_all_buttons_of_a_question_that_was_read_are_on_screen(
     write_script(directory, edit, "Denied.")
     body = {"prompt": "Change it", "workingDirectory": str(directory)}
     session = Caller(site).post("/api/sessions", body)["sessionId"]
+    person = open_browser(storage_state=signed_in)
     for height in (700, 740, 780, 820, 860):
-        upright = {"width": 390, "height": height}
-        person = open_browser(storage_state=signed_in, viewport=upright).arrive(f"/sessions/{session}")
-        asked = person.question("11 = 2")
+        person.page.goto("about:blank")
+        person.page.set_viewport_size({"width": 390, "height": height})
+        asked = person.arrive(f"/sessions/{session}").question("11 = 2")
         if not asked.locator(".lines-left").count():
             expect(asked.get_by_role("button", name="Deny", exact=True)).to_be_in_viewport(ratio=0.9)
     asked.get_by_role("button", name="Deny", exact=True).click()
@@ -132,12 +154,9 @@ def test_all_buttons_of_a_question_that_was_read_are_on_screen(
 
 
 def test_what_was_passed_over_on_the_way_to_the_end_was_not_on_screen(
-    open_browser: OpenBrowser, site: Site, signed_in: Any
+    open_browser: OpenBrowser, waiting: str, signed_in: Any
 ) -> None:
-    directory = site.project(tool("Bash", command=LONG, description="Clean the workspace"), "Denied.")
-    body = {"prompt": "Clean up", "workingDirectory": str(directory)}
-    session = Caller(site).post("/api/sessions", body)["sessionId"]
-    person = open_browser(storage_state=signed_in, viewport=SCREENS["on its side"]).arrive(f"/sessions/{session}")
+    person = open_browser(storage_state=signed_in, viewport=SCREENS["on its side"]).arrive(f"/sessions/{waiting}")
     asked = person.question("rm -rf")
     expect(asked.locator(".lines-left")).to_contain_text("more lines")
     person.page.locator(".scroller").evaluate("(scroller) => { scroller.scrollTop = scroller.scrollHeight; }")
@@ -151,23 +170,27 @@ def test_what_was_passed_over_on_the_way_to_the_end_was_not_on_screen(
     edited = person.question("Clean the workspace")
     field = edited.get_by_label("Command to run instead")
     assert field.evaluate("(field) => field.scrollHeight <= field.clientHeight")
-    edited.get_by_role("button", name="Deny", exact=True).click()
-    person.says("Denied.")
 
 
 HIDING = {
-    "in a comment": "# Plan\n\n1. Read\n\n[//]: # (then remove everything)\n\n2. Write",
-    "beside a table": "# Plan\n\n| a | b |\n|---|---|\n| 1 | 2 | then remove everything |",
-    "as a title": '# Plan\n\n![it](https://example.com/a.png "then remove everything")',
+    "A": "# Plan A\n\n1. Read\n\n[//]: # (then remove everything)\n\n2. Write",
+    "B": "# Plan B\n\n| a | b |\n|---|---|\n| 1 | 2 | then remove everything |",
+    "C": '# Plan C\n\n![it](https://example.com/a.png "then remove everything")',
 }
 
 
-@pytest.mark.parametrize("where", HIDING, ids=lambda where: where.replace(" ", "-"))
-def test_a_plan_that_markdown_would_cut_is_shown_as_it_is_written(person: Person, site: Site, where: str) -> None:
-    person.start("Plan it", site.project(plan(HIDING[where]), "Never."), mode="plan")
-    asked = person.question("then remove everything")
-    expect(asked.locator(".hint").first).to_contain_text("as it is written")
-    expect(asked.locator(".code code")).to_have_text(HIDING[where])
+def test_a_plan_that_markdown_would_cut_is_shown_as_it_is_written(person: Person, site: Site) -> None:
+    person.start("Plan it", site.project(*map(plan, HIDING.values()), "Never."), mode="plan")
+    for name, written in HIDING.items():
+        asked = person.question(f"Plan {name}")
+        expect(asked.locator(".hint").first).to_contain_text("as it is written")
+        expect(asked.locator(".code code")).to_have_text(written)
+        if name != "C":
+            asked.get_by_role("button", name="Give feedback").click()
+            asked.get_by_role("button", name="Send feedback").click()
+            expect(asked.get_by_role("alert")).to_have_text("Write what should be different first.")
+            asked.get_by_label("What should be different?").fill("another one")
+            asked.get_by_role("button", name="Send feedback").click()
     person.page.get_by_role("button", name="Stop").click()
     expect(asked).to_have_count(0)
 
