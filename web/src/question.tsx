@@ -284,7 +284,7 @@ function Reason({ label, send, required, body }: { label: string; send: string; 
   const act = (): void => {
     const reason = field.current?.value.trim() ?? "";
     if (required && !reason) {
-      body.complain(required);
+      body.showProblem(required);
       return field.current?.focus();
     }
     body.answer(reason ? { decision: "deny", reason } : { decision: "deny" });
