@@ -357,8 +357,8 @@ async def _create_leases(js: JetStreamContext, replicas: int, wanted: float | No
         # A machine took its lease between the check and the change, and may count with the longer one.
         await js.update_stream(leases.evolve(max_age=stored))
     log.warning(
-        "the fleet's leases still last %g s: machines are online. %g s take effect when `fleet up` starts while no "
-        "machine has a lease",
+        "the fleet's leases keep their length of %g s because machines are online; %g s take effect when `fleet up` "
+        "starts while no machine has a lease",
         stored,
         length,
     )

@@ -38,10 +38,10 @@ class FleetSettings(Section):
     `LIMIT_REACHED`; 0 refuses it at once."""
     fleet_lease_ms: int | None = Field(None, ge=MIN_LEASE_MS, le=MAX_LEASE_MS, validation_alias=f"{_OWN}FLEET_LEASE_MS")
     """For `fleet up`: the length of the fleet's leases, which is how long a machine may be silent before other machines
-    can take its sessions. From 5000 to 300000; unset: as the fleet has it, 5000 for a new one. For an existing fleet
-    see fleet.md."""
+    can take its sessions, from 5000 to 300000. Unset: the value that the fleet has, or 5000 for a new fleet. fleet.md
+    says how to change it."""
 
     @property
     def lease_seconds(self) -> float | None:
-        """The length of the fleet's leases; None: as the fleet has it."""
+        """The length of the fleet's leases; None: the value that the fleet has."""
         return None if self.fleet_lease_ms is None else self.fleet_lease_ms / 1000
