@@ -214,9 +214,9 @@ async def test_a_long_command_is_shown_once() -> None:
         screen = Screen(app, pilot)
         await screen.until(lambda: screen.panel.asked is not None)
         await pilot.press("ctrl+n")
-        await screen.shows("Run a command", "rm -rf ~/important", "s: for this session")
+        await screen.shows("run a command", "rm -rf ~/important", "s: for this session")
         await screen.until(lambda: screen.panel.query_one(QuestionText).is_read, "all of it is on the screen")
-        drawn = screen.text[screen.text.index("Run a command") :]
+        drawn = screen.text[screen.text.index("run a command") :]
     assert drawn.count("echo step 0 ") + drawn.count("echo step 0\n") == 1
     assert drawn.count("rm -rf ~/important") == 1
 
