@@ -183,7 +183,7 @@ def test_a_plan_that_markdown_would_cut_is_shown_as_it_is_written(person: Person
     person.start("Plan it", site.project(*map(plan, HIDING.values()), "Never."), mode="plan")
     for name, written in HIDING.items():
         asked = person.question(f"Plan {name}")
-        expect(asked.locator(".hint").first).to_contain_text("as it is written")
+        expect(asked.locator(".hint").first).to_contain_text("Markdown source")
         expect(asked.locator(".code code")).to_have_text(written)
         if name != "C":
             asked.get_by_role("button", name="Give feedback").click()

@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, expect
 from claude_code_mcp.testing.script import script, text, tool
 from tests.support.system_packages import require
 
-from .conftest import OpenBrowser
+from .conftest import Desk, OpenBrowser
 from .console import PHONE, Caller, Person, Site, changes_of, write_script
 
 PLUS = "(button) => getComputedStyle(button, '::after').content"
@@ -77,9 +77,19 @@ def test_comments_on_lines_survive_a_reload_and_are_sent_as_one_message(person: 
     expect(page.locator(".comments")).to_be_hidden()
 
 
-def _three_files(person: Person, site: Site) -> None:
-    """The page of changes of a session that wrote three files in two directories. With its second message it changes
-    one of them."""
+@pytest.fixture(scope="module")
+def three_files(desk: Desk, site: Site) -> str:
+    """A session that wrote three files in two directories, for tests that only look at its changes."""
+    return _write_three_files(desk.person().arrive(), site)
+
+
+def _open_changes(person: Person, session: str) -> None:
+    person.page.goto(f"{person.site.url}/#/sessions/{session}")
+    changes_of(person, 3)
+
+
+def _write_three_files(person: Person, site: Site) -> str:
+    """The session that wrote three files. With its second message it changes one of them."""
     directory = site.project()
     long = "".join(f"line {number}\n" for number in range(1, 101))
     files = (("README.md", "Read me.\n"), ("src/long.txt", long), ("src/app.py", "one = 1\ntwo = 2\n"))
@@ -88,7 +98,7 @@ def _three_files(person: Person, site: Site) -> None:
     write_script(directory, *steps, "Written.", edit, "Changed.")
     person.start("Write three files", directory, "acceptEdits")
     person.says("Written.")
-    changes_of(person, 3)
+    return person.session_id
 
 
 def _change_one(person: Person) -> None:
@@ -100,8 +110,8 @@ def _change_one(person: Person) -> None:
     changes_of(person, 3, "zwei")
 
 
-def test_a_file_is_found_in_the_list_of_files(person: Person, site: Site, open_browser: OpenBrowser) -> None:
-    _three_files(person, site)
+def test_a_file_is_found_in_the_list_of_files(person: Person, three_files: str, open_browser: OpenBrowser) -> None:
+    _open_changes(person, three_files)
     page = person.page
     tree = page.locator(".file-tree")
     expect(tree.locator("summary")).to_contain_text("0 of 3 viewed")
@@ -125,7 +135,7 @@ def test_a_file_is_found_in_the_list_of_files(person: Person, site: Site, open_b
 
 
 def test_what_was_viewed_stays_folded_until_it_changes(person: Person, site: Site) -> None:
-    _three_files(person, site)
+    _open_changes(person, _write_three_files(person, site))
     page = person.page
     app, readme = (page.locator("details.tool", has_text=name) for name in ("app.py", "README.md"))
     viewed, lines = page.locator(".file-tree summary"), app.locator("td.new")
@@ -151,8 +161,8 @@ def test_what_was_viewed_stays_folded_until_it_changes(person: Person, site: Sit
 
 
 @pytest.mark.parametrize("layout", ["inline", pytest.param("side", marks=pytest.mark.soak)])
-def test_a_plus_beside_the_line_pointed_at_opens_a_comment(person: Person, site: Site, layout: str) -> None:
-    _three_files(person, site)
+def test_a_plus_beside_the_line_pointed_at_opens_a_comment(person: Person, three_files: str, layout: str) -> None:
+    _open_changes(person, three_files)
     page = person.page
     file = page.locator("details.tool", has_text="app.py")
     if layout == "side":
@@ -276,7 +286,7 @@ def test_on_a_phone_a_second_line_that_is_tapped_extends_the_comment(
 
 
 def test_the_changes_of_one_turn_are_shown_alone(person: Person, site: Site) -> None:
-    _three_files(person, site)
+    _open_changes(person, _write_three_files(person, site))
     page = person.page
     shown = page.get_by_label("Show", exact=True)
     expect(page.get_by_text("3 files.")).to_be_visible()

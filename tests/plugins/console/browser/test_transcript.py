@@ -5,7 +5,7 @@ from typing import Any
 
 from playwright.sync_api import expect
 
-from claude_code_mcp.testing.script import fail, parallel, text, tool
+from claude_code_mcp.testing.script import fail, parallel, tool
 
 from .conftest import OpenBrowser
 from .console import Caller, Person, Site, write_script
@@ -78,14 +78,6 @@ def test_text_from_right_to_left_stands_so_and_printing_shows_the_conversation(p
     assert "هذا هو الجواب." in kept.value.path().read_text(encoding="utf-8")
 
 
-def test_an_error_of_the_api_is_said_once(person: Person, site: Site) -> None:
-    person.start("Fail", site.project(fail(400, message="The request is not valid."), text("Never.")))
-    ending = person.page.locator(".ending").last
-    expect(ending).to_have_class("ending bad")
-    words = (person.page.locator(".turn").inner_text()).count("The request is not valid.")
-    assert words == 1
-
-
 def test_a_call_that_failed_says_why_without_the_marks_that_are_for_the_model(person: Person, site: Site) -> None:
     directory = site.project(name="app")
     missing = tool("Read", file_path=str(directory / "missing.txt"))
@@ -101,14 +93,15 @@ def test_a_call_that_failed_says_why_without_the_marks_that_are_for_the_model(pe
     expect(page.locator(".conversation")).not_to_contain_text("tool_use_error")
 
 
-def test_the_head_of_a_session_has_two_rows_on_the_narrowest_phone(
+def test_a_session_has_two_rows_of_head_on_a_narrow_phone_and_its_height_on_a_landscape_phone(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
     prompt = "Summarize everything that has changed in the interfaces"
-    begun = {"prompt": prompt, "workingDirectory": str(site.project("Nothing."))}
+    begun = {"prompt": prompt, "workingDirectory": str(site.project("Said."))}
     session = Caller(site).post("/api/sessions", begun)["sessionId"]
     narrow = {"width": 320, "height": 640}
-    page = open_browser(storage_state=signed_in, viewport=narrow).arrive(f"/sessions/{session}").page
+    person = open_browser(storage_state=signed_in, viewport=narrow).arrive(f"/sessions/{session}")
+    page = person.page
     head = page.locator(".view-head")
     expect(head.get_by_role("link", name="Changes")).to_be_in_viewport(ratio=1)
     tops = head.evaluate("""(head) => ["h1", ".find-open", ".menu", ".about", ".changes-link"].map((name) => {
@@ -119,23 +112,19 @@ def test_the_head_of_a_session_has_two_rows_on_the_narrowest_phone(
     assert max(first) - min(first) < 8
     assert max(second) - min(second) < 8
     assert min(second) > max(first)
-
-
-def test_landscape_phone_uses_its_height_for_the_session(open_browser: OpenBrowser, site: Site, signed_in: Any) -> None:
-    session = Caller(site).post("/api/sessions", {"prompt": "Say it", "workingDirectory": str(site.project("Said."))})[
-        "sessionId"
-    ]
-    side = {"width": 844, "height": 390}
-    person = open_browser(storage_state=signed_in, viewport=side).arrive(f"/sessions/{session}")
+    page.set_viewport_size({"width": 844, "height": 390})
+    page.reload()
     person.says("Said.")
-    expect(person.page.locator("header.bar")).to_be_hidden()
-    person.page.get_by_role("link", name="All sessions").click()
-    expect(person.page.locator("header.bar")).to_be_visible()
+    expect(page.locator("header.bar")).to_be_hidden()
+    page.get_by_role("link", name="All sessions").click()
+    expect(page.locator("header.bar")).to_be_visible()
 
 
-def test_a_turn_that_failed_is_tried_again(person: Person, site: Site) -> None:
-    person.start("Fail", site.project(fail(400, message="Not today.")))
+def test_a_turn_that_failed_says_why_once_and_is_tried_again(person: Person, site: Site) -> None:
+    person.start("Fail", site.project(fail(400, message="The request is not valid."), fail(400, message="Not today.")))
     page = person.page
+    expect(page.locator(".ending").last).to_have_class("ending bad")
+    assert page.locator(".turn").inner_text().count("The request is not valid.") == 1
     page.get_by_role("button", name="Try again").click()
     expect(page.locator(".prompt")).to_have_text(["Fail", "The last turn failed. Please try again."])
     expect(page.locator(".ending.bad")).to_have_count(2)
