@@ -53,6 +53,7 @@ class PeerServers:
         self._redact = redact
         self._holders = SessionHolders(database, f"the claude-code-mcp server with process id {os.getpid()}")
         self._follower = FileFollower()
+        self._publishing = asyncio.Lock()
         self._unannounced: dict[str, asyncio.TimerHandle] = {}
         """By the id of an open question that is about to be published."""
 
@@ -61,12 +62,12 @@ class PeerServers:
     def holding(self, session_id: str) -> str:
         """Publish that this server has started a process of the session. Returns the token for `released`."""
         token = uuid.uuid4().hex
-        self._in_background(self._holders.announce, session_id, token)
+        self._publish(self._holders.announce, session_id, token)
         return token
 
     def released(self, token: str) -> None:
         """Publish that the process and its lease are gone."""
-        self._in_background(self._holders.withdraw, token)
+        self._publish(self._holders.withdraw, token)
 
     def event(self, session_id: str, owner: str, event: Event) -> None:
         """Publish which questions are open here, except those that are answered within `_ANNOUNCE_AFTER` seconds."""
@@ -74,7 +75,7 @@ class PeerServers:
         def announce(question: Question, asked_at: float) -> None:
             del self._unannounced[question.id]
             line = str(self._redact(question.description))
-            self._in_background(self._holders.question_opened, session_id, question.id, line, asked_at)
+            self._publish(self._holders.question_opened, session_id, question.id, line, asked_at)
 
         match event:
             case QuestionOpened(question=question, at=at):
@@ -85,20 +86,24 @@ class PeerServers:
                 if timer is not None:
                     timer.cancel()
                 else:
-                    self._in_background(self._holders.question_closed, question.id)
+                    self._publish(self._holders.question_closed, question.id)
 
     def act(self, act: AuditEvent) -> None:
         """Audit events do not concern other servers."""
 
-    def _in_background(self, step: Callable[..., None], *arguments: object) -> None:
-        self._start_task(self._quietly(step, *arguments))
+    def _publish(self, step: Callable[..., None], *arguments: object) -> None:
+        """Run the step in a thread, after those before it, and only log a failure: other servers then wait longer and
+        see less."""
 
-    async def _quietly(self, step: Callable[..., None], *arguments: object) -> None:
-        """Run the step in a thread and only log a failure: other servers then wait longer and see less."""
-        try:
-            await asyncio.to_thread(step, *arguments)
-        except OSError as error:
-            log.warning("cannot publish this server's sessions to other servers: %s", error)
+        async def publish() -> None:
+            # In order: otherwise what is over could be published after its end, and would stay.
+            async with self._publishing:
+                try:
+                    await asyncio.to_thread(step, *arguments)
+                except OSError as error:
+                    log.warning("cannot publish this server's sessions to other servers: %s", error)
+
+        self._start_task(publish())
 
     async def serve_requests(self, release: Callable[[str], bool]) -> None:
         """Serve requests of other servers for sessions, until cancelled. `release` parks a session, or returns False if
