@@ -2,20 +2,26 @@
 
 import json
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import ExecutableNotFound, InvalidArgument
+from claude_code_mcp.core.model.caller import LOCAL, Caller, ClientEnvironment
 from claude_code_mcp.core.model.events import Message, Noise
 from claude_code_mcp.core.model.options import SessionOptions
 from claude_code_mcp.core.model.outcome import OutcomeCode
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.core.sessions.callers.expected_callers import ExpectedCallers
 from claude_code_mcp.testing import Sandbox
 from tests.conftest import StartService
 from tests.support.misbehaving_cli import install_misbehaving_cli
+from tests.support.parts import service_parts
 
 from .support import end_of, events, options, run, say, until
 
@@ -227,3 +233,21 @@ async def test_a_question_withdrawn_at_once_is_gone(start_service: StartService,
     session = turn.session
     assert (await end_of(turn)).ok
     assert session.questions == []
+
+
+async def test_a_session_is_released_although_its_hub_cannot_be_left(
+    sandbox: Sandbox, environment: dict[str, str]
+) -> None:
+    @asynccontextmanager
+    async def hub(_: ClientEnvironment) -> AsyncIterator[None]:
+        yield None
+        raise OSError("the hub cannot be left")
+
+    settings, callers = load_settings({}, state_dir=sandbox.root / "state"), ExpectedCallers(hub_for=hub)
+    async with Service(settings, environment, callers=callers, **service_parts()) as service:
+        caller = Caller(LOCAL, ClientEnvironment(str(sandbox.project), environment, "one"))
+        session, outcome = await run(service, "hello", options(sandbox), caller=caller)
+        assert outcome.code is OutcomeCode.COMPLETED
+        session.park()
+        await session.closed()
+        assert not session.deps.stores.leases.held(session.id)
