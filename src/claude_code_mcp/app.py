@@ -191,7 +191,8 @@ def open_audit(
             essential = RotatingJsonl(essential_path(path), most) if path.is_file() else None
             opened.pop_all()
     except OSError as error:
-        raise InvalidArgument(f"The audit trail {path} cannot be written: {error.strerror or error}.") from None
+        file = error.filename or path
+        raise InvalidArgument(f"The audit trail {file} cannot be written: {error.strerror or error}.") from None
     prompts, arguments = settings.audit_prompts, settings.audit_arguments
     return Audit(trail, LOG_REDACTOR, essential=essential, prompts=prompts, arguments=arguments, machine=machine)
 

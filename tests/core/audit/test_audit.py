@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from claude_code_mcp.app import open_audit
-from claude_code_mcp.core.audit.trail import Audit, RotatingJsonl
+from claude_code_mcp.core.audit.trail import Audit, RotatingJsonl, essential_path
 from claude_code_mcp.core.config import load_settings
+from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.core.model.events import (
     AuditEvent,
     AuditKind,
@@ -105,6 +106,14 @@ ESSENTIAL: dict[AuditKind, dict[str, Any]] = {
     AuditKind.HUB_STEERED: {"action": "disable", "server": "tickets"},
     AuditKind.CALLERS_CHANGED: {"added": ["carol"]},
 }
+
+
+def test_a_refusal_names_the_file_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    essential_path(path).symlink_to(tmp_path / "other")
+    with pytest.raises(InvalidArgument, match=r"audit\.essential\.jsonl cannot be written"):
+        open_audit(load_settings({}), path, ())
+    assert not (tmp_path / "other").exists()
 
 
 def test_no_flood_pushes_out_verdicts_denials_grants_signins_and_administration(tmp_path: Path) -> None:
