@@ -31,6 +31,8 @@ from tests.support.program import HttpServer, http_server
 from tests.support.waiting import HANG_SECONDS
 
 from .conftest import StartClaude, StartServer, eventually, question_in
+from .test_forged_events import connection, note, written
+from .test_hook import event
 
 ASKS = script("Do it", tool("Bash", command="touch done; env > environment"), text("All is done."))
 TOKEN = "ann-2d7b41a86c3d905f0c9e-and-more"
@@ -42,14 +44,14 @@ class Team:
 
     def __init__(self, root: Path, model_url: str) -> None:
         root.mkdir()
-        self._place = Sandbox(root, model_url)
+        self.place = Sandbox(root, model_url)
         tokens = root / "tokens"
         tokens.touch(mode=0o600)
         tokens.write_text(f"ann {TOKEN}\nbob {OTHER}\n")
         own = {"CLAUDE_CODE_MCP_STATE_DIR": str(root / "state"), "CLAUDE_CODE_MCP_TOKENS_FILE": str(tokens)}
         (root / "policy.toml").write_text('[profiles.people]\nisolation = "none"\n')
         policy = {"CLAUDE_CODE_MCP_POLICY": str(root / "policy.toml"), "CLAUDE_CODE_MCP_PROFILE": "people"}
-        self._environment = self._place.environment(**{RUN: os.environ[RUN]}, **own, **policy)
+        self._environment = self.place.environment(**{RUN: os.environ[RUN]}, **own, **policy)
         self._port = free_port()
         self._running = ExitStack()
         self.server: HttpServer | None = None
@@ -60,7 +62,7 @@ class Team:
 
     def start(self) -> None:
         self._running = ExitStack()
-        serving = http_server(self._environment, self._place.project, f"127.0.0.1:{self._port}")
+        serving = http_server(self._environment, self.place.project, f"127.0.0.1:{self._port}")
         self.server = self._running.enter_context(serving)
 
     def stop(self) -> None:
@@ -74,7 +76,7 @@ class Team:
     def command(self, *arguments: str, token: str = TOKEN) -> Any:
         """What a command of a person at this server prints."""
         return warm_commands.run(
-            [*arguments, "--url", self.url, "--token", token], self._environment, self._place.project
+            [*arguments, "--url", self.url, "--token", token], self._environment, self.place.project
         )
 
     async def questions(self, token: str = TOKEN) -> list[dict[str, Any]]:
@@ -103,7 +105,7 @@ class Team:
 
     @property
     def audit(self) -> str:
-        return (self._place.root / "state" / "audit.jsonl").read_text()
+        return (self.place.root / "state" / "audit.jsonl").read_text()
 
 
 @pytest.fixture
@@ -289,6 +291,37 @@ async def test_a_server_that_never_answers_holds_up_nothing(
         await eventually((sandbox.project / "done").exists, "the call")
         await eventually(lambda: server.sessions()[0].outcome, "the end of the turn")
         place.remove()
+
+
+async def test_a_server_that_forwards_to_itself_shows_each_question_once_more(team: Team) -> None:
+    place = ForwardingPlace(team.place.root / "state")
+    place.write(new_target(team.url, TOKEN))
+    told = event(team.place)
+    note(team.place, told["session_id"])
+    async with connection(team.place) as (reader, writer):
+        writer.write(written("PermissionRequest", told))
+        question = await team.question()
+        assert question["sessionId"] != told["session_id"]
+        done = await asyncio.to_thread(team.command, "answer", question["inputId"], "allow")
+        assert done.returncode == 0, done.stderr
+        async with asyncio.timeout(HANG_SECONDS):
+            decision = json.loads(await reader.readline())["hookSpecificOutput"]["decision"]
+    assert decision["behavior"] == "allow"
+    await team.until_silent()
+    assert team.audit.count('"question_opened"') == 2
+
+
+async def test_a_token_that_others_can_read_is_not_used(sandbox: Sandbox, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text(TOKEN)
+    token.chmod(0o644)
+    command = ["terminal", "forward", "http://127.0.0.1:1", "--token-file", str(token)]
+    own = {"CLAUDE_CODE_MCP_STATE_DIR": str(sandbox.root / "state"), "HOME": str(sandbox.home)}
+    done = await asyncio.to_thread(warm_commands.run, command, own, sandbox.project)
+    assert done.returncode != 0
+    assert "can be read by others" in done.stderr
+    assert TOKEN not in done.stderr + done.stdout
+    assert not ForwardingPlace(sandbox.root / "state").file.exists()
 
 
 async def test_the_policy_of_the_person_at_the_terminal_judges_the_answer(

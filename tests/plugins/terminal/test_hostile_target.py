@@ -3,8 +3,10 @@
 import asyncio
 import gzip
 import json
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from claude_code_mcp.core.model.question import Answer, Question
 from claude_code_mcp.core.policy.policy import Policy, Profile
 from claude_code_mcp.core.service import Service
+from claude_code_mcp.plugins.console.lan import certificate
 from claude_code_mcp.plugins.terminal.forwarding_target import ForwardingPlace, new_target
 from claude_code_mcp.testing import Sandbox
 from tests.support.local_http import Handler, site
@@ -251,4 +254,29 @@ async def test_a_redirect_is_not_followed(
         target.send = redirecting(f"{url}/terminals")
         async with asking(server, sandbox):
             await eventually(lambda: "HTTP 307" in caplog.text, "the reason")
+    assert reached == []
+
+
+async def test_a_certificate_that_nobody_vouches_for_gets_no_token(
+    server: Service, sandbox: Sandbox, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as that of another server at the address of the target."""
+    reached: list[str] = []
+
+    class Other(Handler):
+        def do_POST(self) -> None:
+            reached.append(str(self.headers))
+            self.answer(200, b"{}")
+
+    pem, _ = certificate(tmp_path, "127.0.0.1")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pem)
+    place = ForwardingPlace(sandbox.root / "state")
+    with site(Other, context) as url:
+        place.write(new_target(url, TOKEN))
+        async with asking(server, sandbox) as (question, reader):
+            await eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in caplog.text, "the reason")
+            server.respond(question.session_id, question.id, Answer(allow=True), by="web", person=True)
+            assert (await decided(reader))["behavior"] == "allow"
+        place.remove()
     assert reached == []

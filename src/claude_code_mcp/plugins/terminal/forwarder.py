@@ -69,6 +69,9 @@ class Forwarder:
         self._changed = asyncio.Event()
         self._refused: dict[str, tuple[int, str]] = {}
         """How many answers to an open question were refused, and why the last one was, by question id."""
+        self._shown: dict[str, tuple[ForwardedQuestion, int]] = {}
+        """What the target gets of each open question, and its size, by key: removing the secrets of a large input takes
+        seconds, and a report has all questions."""
         self.target: ForwardingTarget | None = None
         self.problem: str | None = None
         """Why nothing arrives at the target."""
@@ -84,6 +87,8 @@ class Forwarder:
 
     def _report(self, revision: str, target: ForwardingTarget) -> Report:
         self._refused = {asked.id: self._refused[asked.id] for asked in self._open() if asked.id in self._refused}
+        keys = {self._key(asked) for asked in self._open()}
+        self._shown = {key: shown for key, shown in self._shown.items() if key in keys}
         terminals, size = [], 0
         for outside in [*self._terminals()][:MAX_TERMINALS]:
             terminal = self._terminal(outside)
@@ -91,8 +96,7 @@ class Forwarder:
                 if self._refused.get(asked.id, (0, ""))[0] >= _MAX_REFUSALS:
                     continue
                 try:
-                    question = self._question(asked)
-                    length = len(json_text.encode(question.as_json()))
+                    question, length = self._question(asked)
                 except (ValueError, RecursionError) as error:
                     log.info("a question can be answered only here: %s", type(error).__name__)
                     continue
@@ -118,14 +122,19 @@ class Forwarder:
             attended=outside.attended(),
         )
 
-    def _question(self, asked: Question) -> ForwardedQuestion:
-        """Raises ValueError or RecursionError if it cannot be sent."""
-        _, refused = self._refused.get(asked.id, (0, None))
+    def _question(self, asked: Question) -> tuple[ForwardedQuestion, int]:
+        """What the target gets of a question, and its size. Raises ValueError or RecursionError if it cannot be
+        sent."""
+        key, (_, refused) = self._key(asked), self._refused.get(asked.id, (0, None))
+        if key in self._shown:
+            return self._shown[key]
 
-        def shown(value: Any) -> Any:
+        def clean(value: Any) -> Any:
             return json_text.sound(self._service.redaction.data(value))
 
-        return ForwardedQuestion.of(asked, self._key(asked), shown, refused)
+        question = ForwardedQuestion.of(asked, key, clean, refused)
+        self._shown[key] = question, len(json_text.encode(question.as_json()))
+        return self._shown[key]
 
     def _key(self, asked: Question) -> str:
         # A new key after a refusal: the other server treats it as a new question.
@@ -218,6 +227,7 @@ class Forwarder:
     async def _forward_by(self, connection: "ForwardingConnection", target: ForwardingTarget) -> None:
         """Send a report whenever something has changed, and wait for answers meanwhile."""
         clock, pause, revision = asyncio.get_running_loop().time, _FIRST_PAUSE, ""
+        self._shown.clear()  # more secrets may be known than for an earlier target
         sent: list[ForwardedTerminal] | None = None
         try:
             while True:
