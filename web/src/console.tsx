@@ -238,7 +238,7 @@ function press(event: KeyboardEvent, { go }: ConsoleState, main: HTMLElement | n
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "/") nav?.querySelector("input")?.focus();
   else if (event.key === "n") go("/new");
-  else if (event.key === "j") document.querySelector<HTMLElement>(".needs-pill")?.click();
+  else if (event.key === "j") (document.querySelector<HTMLElement>(".view-head .needs-pill") ?? document.querySelector<HTMLElement>(".needs-pill"))?.click();
   else if (event.repeat || !answerBy(event.key, main)) return;
   event.preventDefault();
 }
@@ -258,6 +258,7 @@ function answerBy(key: string, main: HTMLElement | null): boolean {
     return open.length > 0;
   }
   const button = asked.querySelector<HTMLElement>(`[aria-keyshortcuts="${key}"]`) ?? (key === "d" ? null : asked.querySelector<HTMLElement>(".lines-left"));
+  asked.dataset["byKey"] = "";
   // A key that was meant for the previous question must not answer the one that took its place.
   if (performance.now() - Number(asked.dataset["since"] ?? 0) > PRESS_GUARD_MS) button?.click();
   return button !== null;

@@ -449,6 +449,7 @@ export class Conversation implements Watcher {
 
   readonly answer = async (question: Question, answer: Answer): Promise<void> => {
     const { questionId } = question;
+    const byKey = document.querySelector<HTMLElement>(`[data-question="${CSS.escape(questionId)}"]`)?.dataset["byKey"] !== undefined;
     // The stream may report this answer before the response to the request arrives.
     this.answering.add(questionId);
     try {
@@ -460,13 +461,16 @@ export class Conversation implements Watcher {
     } finally {
       this.answering.delete(questionId);
     }
-    this.focusNext();
+    this.focusNext(byKey);
   };
 
-  /** Moves the focus to the next question. If there is none, moves it to the composer, or by touch to the heading. */
-  private focusNext(): void {
+  /** Moves the focus to the next question. If there is none, moves it to the link to the next session that waits for a user
+   * who answers by keys, or else to the composer, or by touch to the heading. */
+  private focusNext(byKey: boolean): void {
     const [next] = this.questions.open;
+    const link = byKey ? document.querySelector<HTMLElement>(".view-head .needs-pill") : null;
     if (next !== undefined) next.wanted.value = true;
+    else if (link !== null) link.focus(); // in the composer the next key would be text
     else if (matchMedia("(pointer: fine)").matches) this.composer.focus();
     else this.heading.current?.focus({ preventScroll: true }); // an on-screen keyboard would hide what happens next
   }

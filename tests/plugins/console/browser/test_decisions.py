@@ -229,7 +229,7 @@ def test_own_answer_is_not_reported_as_answered_elsewhere(person: Person, site: 
     page.unroute("**/questions/*")
 
 
-def test_a_question_is_read_and_answered_by_keys(person: Person, site: Site) -> None:
+def test_a_question_is_read_and_answered_by_keys(person: Person, site: Site, waiting: str) -> None:
     lines = "\n".join([*(f"echo line {number}" for number in range(80)), "touch by-key.txt"])
     directory = site.project(tool("Bash", command=lines), tool("Bash", command="touch never.txt"), "Both decided.")
     person.start("Use the keys", directory)
@@ -249,3 +249,10 @@ def test_a_question_is_read_and_answered_by_keys(person: Person, site: Site) -> 
         page.wait_for_timeout(100)
     person.says("Both decided.")
     assert [path.name for path in directory.glob("*.txt")] == ["by-key.txt"]
+    # The next key leads to the next session that waits; in the field of the message it would be text.
+    here = page.url
+    expect(page.locator(".view-head .needs-pill")).to_be_focused()
+    page.keyboard.press("j")
+    page.wait_for_url(lambda url: "/sessions/" in url and url != here)
+    expect(page.locator(".question:not(.closed)").first).to_be_visible()
+    assert Caller(site).get(f"/api/sessions/{waiting}")["questions"], "it still waits"

@@ -52,7 +52,7 @@ def work_with_machines(person: Person, link: str, laptop: Computer) -> None:
     page.get_by_role("button", name="Choose…").click()
     page.get_by_role("group", name="On which machine?").get_by_role("button", name="laptop").click()
     expect(page.locator("main select").first.locator("option:checked")).to_contain_text("laptop")
-    expect(page.locator(".directories").get_by_role("heading", name="Where to work")).to_be_visible()
+    expect(page.locator(".directories").get_by_role("heading", name="Choose a directory")).to_be_visible()
     page.get_by_role("button", name="Choose…").click()
     page.get_by_label("Directory").fill(str(source))
     page.get_by_role("button", name="Start").click()
