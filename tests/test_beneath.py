@@ -47,7 +47,7 @@ REFUSED = "symbolic link|Not a directory|No such file|File exists"
 LINKED = ["linked/file", "inner/file", "folder/link"]
 
 
-def test_what_is_there_is_opened(root: Path) -> None:
+def test_existing_file_is_opened(root: Path) -> None:
     assert read(root / "folder" / "file") == "mine"
     assert private_files.stat_at(str(root / "folder" / "file")).st_size == 4
 
@@ -66,7 +66,7 @@ def test_a_link_is_not_listed_as_the_directory_that_it_leads_to(root: Path, name
         private_files.entries_at(str(root / name))
 
 
-def test_what_is_there_is_told_apart_from_what_a_link_leads_to(root: Path) -> None:
+def test_files_are_distinguished_from_link_targets(root: Path) -> None:
     (root / "dangling").symlink_to(root / "nothing")
     for there in ("folder", "folder/file", "folder/link", "linked", "dangling"):
         assert private_files.exists_at(str(root / there))

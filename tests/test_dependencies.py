@@ -73,7 +73,7 @@ def test_every_declared_distribution_is_imported() -> None:
     assert {*DECLARED, *OPTIONAL} - set(third_party_imports()) == set()
 
 
-def test_what_is_optional_for_users_is_there_for_tests() -> None:
+def test_optional_dependencies_are_installed_for_tests() -> None:
     extras = PROJECT["optional-dependencies"]
     assert {*extras["fleet"], *extras["keyring"], *extras["oauth"], *extras["tui"], *extras["web"]} <= {*extras["dev"]}
 

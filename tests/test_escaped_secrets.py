@@ -120,7 +120,7 @@ def test_every_part_of_an_undone_text_is_found_in_the_original(text: str) -> Non
     assert not plain.text or plain.original(0, len(plain.text)) == (0, len(text)) or plain.is_changed
 
 
-def test_what_a_real_shell_and_a_real_python_print_is_recognized() -> None:
+def test_escapes_of_a_real_shell_and_python_are_recognized() -> None:
     said = subprocess.run(
         ["bash", "-c", 'printf "%q\\n" "$S"; declare -p S; set | grep ^S='],
         env={"S": SECRET, "LC_ALL": "C.UTF-8"}, capture_output=True, text=True, check=True,

@@ -193,7 +193,7 @@ def test_the_counting_matcher_finds_what_the_engine_finds(data: st.DataObject, t
         (r"(x+x+)+y", "x"),
     ],
 )
-def test_an_expression_that_reads_its_text_anew_from_many_places_is_found(pattern: str, text: str) -> None:
+def test_an_expression_that_reads_its_text_again_from_many_places_is_found(pattern: str, text: str) -> None:
     try:
         few, many = (count(re.compile(pattern), text * length + "-", scans=True) for length in (SHORT, TIMES * SHORT))
     except TooManySteps:

@@ -159,7 +159,7 @@ def run_suite(
 
 
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.soak)])
-def test_what_hangs_in_any_phase_fails_with_all_stacks_and_the_rest_runs(tmp_path: Path, workers: str) -> None:
+def test_hanging_phase_fails_with_all_stacks_and_other_tests_run(tmp_path: Path, workers: str) -> None:
     run = run_suite(tmp_path, HANGING, "-n", workers)
     assert run.returncode == pytest.ExitCode.TESTS_FAILED, run.stdout + run.stderr
     failed = set(re.findall(r"^(\w+) test_suite.py::(\w+) - TimeLimitExceeded", run.stdout, re.MULTILINE))

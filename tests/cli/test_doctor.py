@@ -135,7 +135,7 @@ def test_run_without_a_login_says_so_at_once_and_starts_nothing(environment: dic
     assert {*(tmp_path / "called").read_text().splitlines()} == {"auth status --json"}
 
 
-def test_what_stands_on_the_terminal_already_is_not_repeated() -> None:
+def test_text_already_on_the_terminal_is_not_repeated() -> None:
     problem = "api_error: Not logged in · Please run /login (For the server: …)"
     assert without_repetition(problem, "Not logged in · Please run /login") == "api_error (For the server: …)"
     assert without_repetition(problem, "") == without_repetition(problem, "Something else.") == problem

@@ -66,7 +66,7 @@ def test_serve_names_the_toolsets_that_there_are() -> None:
     assert f"Default: {','.join(TOOLSETS)}." in shown
 
 
-def test_what_becomes_of_turns_is_chosen_among_what_the_setting_takes() -> None:
+def test_disconnect_behavior_must_be_a_valid_setting() -> None:
     choices = options(command("serve"))["--on-disconnect"].choices
     for choice in choices or ():
         assert Settings(on_disconnect=choice).on_disconnect == choice

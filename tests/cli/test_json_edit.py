@@ -54,7 +54,7 @@ def test_a_member_is_removed_with_its_line() -> None:
         ("{ // nothing yet\n}", '{ // nothing yet\n  "s": {\n    "n": 1\n  }\n}'),
     ],
 )
-def test_what_is_missing_on_the_way_is_made(text: str, expected: str) -> None:
+def test_missing_parent_directories_are_created(text: str, expected: str) -> None:
     assert set_value(text, ["s", "n"], 1) == expected
 
 

@@ -67,7 +67,7 @@ def test_failing_command_is_reported_and_the_next_one_runs(mcp: Mcp) -> None:
     assert errors[2] == "error: The server refused: No such thing"
 
 
-def test_what_the_server_tells_is_shown_as_it_comes(mcp: Mcp) -> None:
+def test_what_the_server_reports_is_shown_as_it_comes(mcp: Mcp) -> None:
     answer = mcp(
         "connect",
         "stdio",
@@ -300,7 +300,7 @@ def test_a_form_has_types_and_choices(editing: Callable[[], Terminal], sandbox: 
     assert not any("Ada" in file.read_text() for file in sandbox.home.rglob("history/*")), "answers are kept nowhere"
 
 
-def test_what_the_server_tells_goes_above_the_line_that_is_edited(editing: Callable[[], Terminal]) -> None:
+def test_what_the_server_reports_goes_above_the_line_that_is_edited(editing: Callable[[], Terminal]) -> None:
     terminal = editing()
     terminal.type("call die\r")
     terminal.until("was lost during the call: exited with code 7")

@@ -92,7 +92,7 @@ def test_question_during_a_call_is_cancelled_without_input(mcp: Mcp, own_file: P
     assert json.loads(mcp("call", "x", "ask").stdout) == {"action": "cancel"}
 
 
-def test_status_waits_only_so_long_and_tells_why(mcp: Mcp, own_file: Path) -> None:
+def test_status_waits_only_so_long_and_reports_why(mcp: Mcp, own_file: Path) -> None:
     secret = {"SOME_TOKEN": "s3cret-value"}
     dying = local("-c", "raise SystemExit('bad s3cret-value')", env=secret)
     dying["args"] = dying["args"][-2:]

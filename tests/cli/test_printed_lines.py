@@ -31,7 +31,7 @@ def test_the_rest_of_a_line_follows_what_was_printed_in_between() -> None:
     assert printed.line("Next.") == "Next.\n"
 
 
-def test_an_answer_that_begins_anew_is_printed_from_its_beginning() -> None:
+def test_an_answer_that_begins_again_is_printed_from_its_beginning() -> None:
     printed = PrintedLines()
     assert printed.writing("One two") == "One two"
     assert printed.writing("Other words") == "\nOther words"

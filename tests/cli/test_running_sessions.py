@@ -132,7 +132,7 @@ def test_a_session_is_seen_answered_and_shown_from_another_terminal(place: Share
 
 
 @pytest.mark.soak  # shown: test_asking.py; whole: tests/server/test_long_inputs.py
-def test_what_is_denied_was_shown_whole_and_as_it_is(place: SharedPlace, model: ScriptedModelThread) -> None:
+def test_denied_question_was_shown_completely(place: SharedPlace, model: ScriptedModelThread) -> None:
     """Three calls of one session: a denial with its reason, a text that hides something, and more than a question has
     room for."""
     hidden, large = str(place.sandbox.project / "hidden.txt"), str(place.sandbox.project / "large.txt")
@@ -188,7 +188,7 @@ def test_a_session_of_this_user_is_shared_and_shown_so_also_by_its_files(place: 
     assert "sharedWith" not in json.loads(place.command("show", made, "--json").stdout)
 
 
-def test_a_turn_is_interrupted_from_another_terminal_and_the_session_goes_on(place: SharedPlace) -> None:
+def test_a_turn_is_interrupted_from_another_terminal_and_the_session_continues(place: SharedPlace) -> None:
     # A title that no other session of this server has: it names the session below.
     process, session_id = started(place, script("Stop me.", tool("Bash", command=ENDLESS)), "--allow", "Bash")
     title = next(

@@ -49,7 +49,7 @@ def prompt_of(shared: SharedPlace, session_id: str) -> str:
     return str(json.loads(shared.command("show", session_id, "--transcript", "--json").stdout)[0]["transcript"])
 
 
-def test_what_is_piped_in_is_part_of_the_prompt_and_may_be_all_of_it(place: SharedPlace) -> None:
+def test_piped_input_is_appended_to_the_prompt_or_replaces_it(place: SharedPlace) -> None:
     answer = piped(place, script("a diff of 3 lines", "Looks good."), "run", "--json", "Review this:")
     assert answer.returncode == 0, answer.stderr
     report = json.loads(answer.stdout)

@@ -29,7 +29,7 @@ def test_uv_tool_and_pipx_keep_the_extras_that_are_there(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("name", ["uv-receipt.toml", "pipx_metadata.json"])
 @pytest.mark.parametrize("text", ["", "[", "{}", '{"main_package": []}', "tool = 1"])
-def test_a_note_that_cannot_be_read_names_the_installer_all_the_same(tmp_path: Path, name: str, text: str) -> None:
+def test_a_note_that_cannot_be_read_names_the_installer_anyway(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
     installer = "uv tool install" if name.startswith("uv") else "pipx install --force"
     assert extra_command("tui", str(tmp_path), {}) == f"{installer} 'claude-code-mcp[tui]'"

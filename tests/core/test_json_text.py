@@ -34,7 +34,7 @@ def test_everything_is_written_so_that_a_strict_reader_takes_it(value: Any) -> N
 
 
 @given(_VALUES)
-def test_what_has_no_flaw_arrives_unchanged_and_what_is_mended_has_none(value: Any) -> None:
+def test_valid_messages_pass_unchanged_and_repaired_ones_are_valid(value: Any) -> None:
     assert flaw(sound(value)) is None
     if flaw(value) is None:
         assert strict(encode(value)) == value
@@ -85,7 +85,7 @@ def test_json_of_people_is_read_with_comments_and_last_commas(text: str, value: 
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"a": 1,,}', "/* {}", '{"a": "s3cret', "[" * 100_000, "{a: 's3cret'}"])
-def test_what_is_no_json_even_so_is_refused_without_being_repeated(text: str) -> None:
+def test_invalid_json_is_refused_without_being_shown(text: str) -> None:
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - it has no message of ours
         decode_with_comments(text)
     assert "s3cret" not in str(refused.value)

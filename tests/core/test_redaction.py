@@ -115,7 +115,7 @@ def test_a_secret_inside_another_leaves_nothing_of_either() -> None:
     assert Redactor(["abcdefgh", "abcdefgh-and-more"]).text("x abcdefgh-and-more y abcdefgh") == f"x {MARK} y {MARK}"
 
 
-def test_short_and_ordinary_values_are_not_taken_for_secrets() -> None:
+def test_short_and_ordinary_values_are_not_mistaken_for_secrets() -> None:
     redactor = Redactor()
     redactor.learn({"A_TOKEN": "true", "B_SECRET_FILE": "/run/secrets/b", "C_PASSWORD": "xxxxxxxx", "D": "plain-value"})
     text = "true /run/secrets/b xxxxxxxx plain-value"
@@ -192,7 +192,7 @@ def test_latest_secrets_of_departed_owners_stay_known() -> None:
     assert redactor.text("shared-by-two-owners secret-number-1499") == f"{MARK} {MARK}"
 
 
-def test_what_is_nested_without_end_is_hidden_and_upsets_nothing() -> None:
+def test_endlessly_nested_values_are_redacted() -> None:
     nested: list[object] = ["known-secret-1"]
     for _ in range(100_000):
         nested = [nested]

@@ -26,7 +26,7 @@ def validator(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", sorted(path.parent.name for path in KUBERNETES.glob("*/kustomization.yaml")))
-def test_what_is_applied_is_as_the_schemas_demand(validator: Path, tmp_path: Path, name: str) -> None:
+def test_manifests_match_the_kubernetes_schemas(validator: Path, tmp_path: Path, name: str) -> None:
     rendered = tmp_path / "rendered.yaml"
     with rendered.open("wb") as file:
         subprocess.run(["kubectl", "kustomize", KUBERNETES / name], stdout=file, check=True)

@@ -26,7 +26,7 @@ def test_an_address_is_shown_without_credentials_and_parameters() -> None:
     assert redact_url("https://me:pw@example.com/mcp?token=abc") == "https://example.com/mcp?…"
 
 
-def test_what_a_remote_server_was_given_appears_in_no_text() -> None:
+def test_secrets_of_a_remote_entry_appear_in_no_text() -> None:
     entry = {
         "url": "https://u:hunter22@a/b?k=parameter",
         "headers": {"Authorization": "Bearer abcdef123"},
@@ -37,7 +37,7 @@ def test_what_a_remote_server_was_given_appears_in_no_text() -> None:
     assert text == f"{MARK} {MARK} {MARK} {MARK} and Bearer {MARK}"
 
 
-def test_what_a_program_was_given_appears_in_no_text() -> None:
+def test_secrets_of_a_program_entry_appear_in_no_text() -> None:
     entry = {
         "command": "run",
         "args": ["--api-key=argument1", "--token", "argument2", "--verbose", "plain"],

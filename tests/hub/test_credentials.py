@@ -58,7 +58,7 @@ async def test_without_the_extra_there_is_a_file_and_the_log_says_what_to_instal
     assert await vault.load("key") is None
 
 
-async def test_what_lay_in_a_file_moves_to_the_keyring_once_there_is_one(ring: MemoryKeyring, tmp_path: Path) -> None:
+async def test_stored_secrets_move_to_the_keyring_when_available(ring: MemoryKeyring, tmp_path: Path) -> None:
     files = FileVault(tmp_path / "vault")
     await files.save("key", "old")
     vault = KeyringVault(files)

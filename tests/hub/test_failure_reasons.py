@@ -49,7 +49,7 @@ def test_only_the_last_line_of_a_traceback_is_kept() -> None:
     assert stderr_summary(NODE).endswith("Error: Cannot find module '/srv/missing.js'")
 
 
-def test_what_is_too_long_keeps_its_end_and_of_the_last_line_its_beginning() -> None:
+def test_long_output_keeps_its_end_and_the_start_of_the_last_line() -> None:
     summary = stderr_summary("first\n" + "x" * 300 + "\nlast line")
     assert summary == "… last line"
     assert stderr_summary("ValueError: " + "y" * 1000).startswith("ValueError: yyy")

@@ -173,7 +173,7 @@ async def test_a_call_during_the_pause_starts_the_server_at_once(start_hub: Star
 
 
 @pytest.mark.soak  # when: test_reconnection.py
-async def test_a_server_that_never_lasts_is_given_up(start_hub: StartHub) -> None:
+async def test_a_server_that_never_lasts_is_abandoned(start_hub: StartHub) -> None:
     hub = await start_hub({"x": local("brief")})
     changes = Changes(hub, "x")
     await hub.connect()
@@ -270,7 +270,7 @@ async def test_children_get_the_environment_given_to_the_hub(start_hub: StartHub
     assert psutil.Process(await pid(hub)).environ()["MARK"] == "1"
 
 
-async def test_leaving_the_hub_ends_every_process_and_tells_who_waits(tmp_path: Path) -> None:
+async def test_leaving_the_hub_ends_every_process_and_reports_who_waits(tmp_path: Path) -> None:
     async with make_hub(tmp_path, {"x": local(), "y": local("hang", f"note={tmp_path}")}) as hub:
         process = psutil.Process(await pid(hub))
         waiting = asyncio.create_task(hub.call("y", "echo"))

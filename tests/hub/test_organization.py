@@ -212,7 +212,7 @@ def test_a_variable_does_not_make_more_of_an_allowed_address(tmp_path: Path, hos
 # -- where the lists are -----------------------------------------------------------------------------------------------
 
 
-def test_files_beside_the_settings_count_together(tmp_path: Path) -> None:
+def test_files_next_to_the_settings_count_together(tmp_path: Path) -> None:
     write(
         tmp_path / "managed",
         {

@@ -93,7 +93,7 @@ def test_one_that_is_enabled_while_its_connection_is_still_closing_waits_for_a_c
 # -- trying again ---------------------------------------------------------------------------------------------
 
 
-def test_a_first_attempt_that_fails_is_not_repeated_by_itself() -> None:
+def test_a_first_attempt_that_fails_is_not_repeated_automatically() -> None:
     assert not connecting().may_retry
     conclusion = conclude(connecting())
     assert not conclusion.connection.attempt_due

@@ -34,7 +34,7 @@ def test_a_package_is_run_by_its_runner_in_the_version_of_the_document(
     assert made == {"command": command, "args": words}
 
 
-def test_what_a_document_leaves_open_are_variables_of_that_server() -> None:
+def test_open_values_of_a_registry_document_become_variables() -> None:
     arguments = [
         {"type": "positional", "valueHint": "project", "isRequired": True},
         {"type": "positional", "valueHint": "optional"},
@@ -88,7 +88,7 @@ def test_an_address_is_taken_where_no_program_can_be_run() -> None:
         {"packages": "none", "remotes": [7]},
     ],
 )
-def test_what_refers_to_variables_or_offers_nothing_is_refused(parts: dict[str, Any]) -> None:
+def test_documents_with_variables_or_without_packages_are_refused(parts: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument, match=r"io\.github\.acme/tickets"):
         entry_of(document(**parts))
 

@@ -266,7 +266,7 @@ async def test_one_refused_request_does_not_end_the_others(start_hub: StartHub) 
     assert hub.status()[0].state != "connected"
 
 
-async def test_a_forgotten_session_is_made_anew_without_the_caller_noticing(start_hub: StartHub) -> None:
+async def test_a_forgotten_session_is_made_again_without_the_caller_noticing(start_hub: StartHub) -> None:
     port = free_port()
     first, second = _Legacy(), _Legacy()
     async with http_server(first, port) as url:

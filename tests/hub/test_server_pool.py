@@ -123,7 +123,7 @@ async def test_a_server_that_cannot_take_the_probe_is_greeted_with_a_handshake_w
 
 
 @pytest.mark.soak  # nor is the one whose tools are remembered below
-async def test_a_slow_server_is_not_taken_for_a_mute_one(start_hub: StartHub) -> None:
+async def test_a_slow_server_is_not_mistaken_for_a_mute_one(start_hub: StartHub) -> None:
     hub = await start_hub({"x": full("slow=3")})
     before = text_of(await hub.call("x", "pid"))
     assert hub._memory.traits(hub._find("x").key).handshake_only is False

@@ -156,7 +156,7 @@ async def test_new_tools_can_be_read_before_the_call_that_made_them_is_answered(
     assert order == ["read", "called"]
 
 
-async def test_a_client_that_does_not_read_new_tools_gets_its_results_all_the_same(start_hub: StartHub) -> None:
+async def test_a_client_that_does_not_read_new_tools_gets_its_results_anyway(start_hub: StartHub) -> None:
     session = Session(await start_hub({"x": local()}))
     await session.begin()
     await session.tools()

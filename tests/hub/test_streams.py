@@ -55,7 +55,7 @@ async def test_an_answer_that_is_no_proper_one_ends_its_call_and_no_other(start_
         assert text_of(await hub.call("x", "echo")) == "{}"
 
 
-async def test_what_a_transport_of_the_sdk_could_not_read_is_read_again() -> None:
+async def test_messages_that_the_sdk_transport_rejects_are_parsed_again() -> None:
     send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](4)
     requests = RequestsInFlight()
     for id_ in (4, 5):
@@ -106,7 +106,7 @@ NULL_ID = '{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse er
 @pytest.mark.parametrize(
     ("line", "reported_text"), [(NO_ID, "protocol"), (WRONG_ID, "never sent"), (NULL_ID, "Parse error")]
 )
-async def test_an_answer_without_the_id_of_a_call_ends_the_call_all_the_same(
+async def test_an_answer_without_the_id_of_a_call_ends_the_call_anyway(
     start_hub: StartHub, line: str, reported_text: str
 ) -> None:
     hub = await start_hub({"x": local()})

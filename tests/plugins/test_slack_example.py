@@ -116,7 +116,7 @@ async def test_a_button_allows_a_call(service: Service, slack: FakeSlack, sandbo
     assert (answered["by"], answered["client"], answered["decision"]) == ("slack", ANN, "allow")
 
 
-async def test_a_denial_tells_claude_the_reason(service: Service, slack: FakeSlack, sandbox: Sandbox) -> None:
+async def test_a_denial_gives_claude_the_reason(service: Service, slack: FakeSlack, sandbox: Sandbox) -> None:
     prompt = script("Try.", tool("Bash", command="touch new", description="d"), "heard: ${tool_result}")
     turn = await service.create(prompt)
     await slack.press(await slack.question(), "deny", values={"reason": {"value": "not in this directory"}})
@@ -220,7 +220,7 @@ async def test_a_long_command_is_shown_whole_above_its_buttons(
     assert (await turn.outcome()).ok
 
 
-async def test_what_nobody_reads_in_a_chat_can_only_be_denied(service: Service, slack: FakeSlack) -> None:
+async def test_question_too_long_for_a_chat_can_only_be_denied(service: Service, slack: FakeSlack) -> None:
     command = "\n".join(f"touch file{number}" for number in range(6_000))
     turn = await service.create(script("Try.", tool("Bash", command=command, description="d"), "done"))
     asked = await slack.question()

@@ -53,7 +53,7 @@ def test_denied_tool_does_not_run_and_the_reason_is_reported(
 
 
 @pytest.mark.promise("respond.session")
-def test_what_is_allowed_for_the_session_is_not_asked_again(client: Connection, place: Sandbox) -> None:
+def test_session_allowance_prevents_further_questions(client: Connection, place: Sandbox) -> None:
     edits = [tool("Write", file_path=str(place.project / f"s{number}.txt"), content="x") for number in range(3)]
     asked = client.create(script("go", *edits, "done"), waitSeconds=30)
     assert asked.question["canAllowForSession"] is True

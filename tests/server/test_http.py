@@ -263,7 +263,7 @@ def test_the_name_of_the_single_token_cannot_be_taken_in_the_file(tmp_path: Path
         load_tokens(load_settings({}, http_token=BOB, http_tokens_file=path))
 
 
-def test_serving_without_a_token_is_said_in_the_log(environment: dict[str, str], sandbox: Sandbox) -> None:
+def test_serving_without_a_token_is_logged(environment: dict[str, str], sandbox: Sandbox) -> None:
     # No sandbox and no person: a session could read a token as well.
     with http_server({**environment, "CLAUDE_CODE_MCP_PROFILE": "local"}, sandbox.project) as server:
         assert httpx2.post(server.url, json=HELLO, headers=ACCEPT, timeout=30).status_code == 200
@@ -283,7 +283,7 @@ def test_serving_with_a_token_says_no_such_thing(guarded: HttpServer) -> None:
         ("127.0.0.1:8765", None, False),
     ],
 )
-def test_a_network_address_without_tls_is_said_in_the_log(
+def test_a_network_address_without_tls_is_logged(
     address: str, url: str | None, warned: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     settings = load_settings({}, http_token=ANN, web_url=url)

@@ -82,7 +82,7 @@ def test_a_directory_without_sessions_has_an_empty_list(client: Connection, warm
 
 @pytest.mark.soak
 @pytest.mark.promise("send.earlier-server")
-def test_a_session_of_an_earlier_server_goes_on(
+def test_a_session_of_an_earlier_server_continues(
     connect: Connect, server_environment: dict[str, str], place: Sandbox
 ) -> None:
     wire = Wire("stdio", "legacy")

@@ -164,7 +164,7 @@ def test_caller_removed_from_the_file_loses_running_work(served: Served, mode: s
     served.audited("turn_ended", who="ann", session=session)
 
 
-def test_the_streams_of_a_removed_caller_end_and_those_of_others_go_on(served: Served) -> None:
+def test_the_streams_of_a_removed_caller_end_and_those_of_others_continue(served: Served) -> None:
     with served.stream(ANN) as (_, ann_ended), served.stream(BOB) as (session, bob_ended):
         served.write(bob=BOB)
         assert ann_ended.wait(LONG)
@@ -197,7 +197,7 @@ def test_shares_of_a_removed_caller_end(served: Served) -> None:
     assert bob.get(f"/api/sessions/{session}").status == 404
 
 
-def test_with_another_token_the_old_connections_end_and_the_work_goes_on(served: Served) -> None:
+def test_with_another_token_the_old_connections_end_and_the_work_continues(served: Served) -> None:
     with as_caller(served.server, ANN) as ann, served.stream(ANN) as (connection, ended):
         session = ann.create(script("work", stall())).session
         served.write(ann=NEW, bob=BOB)
@@ -323,7 +323,7 @@ async def reading(tmp_path: Path, start_service: StartService, monkeypatch: pyte
     return found
 
 
-async def test_what_is_there_between_two_writes_is_not_taken_for_the_list(reading: Reading) -> None:
+async def test_intermediate_file_content_is_not_used_as_the_list(reading: Reading) -> None:
     await reading.look(at_rest=False)
     assert reading.known() == ["ann", "bob"]
     with pytest.raises(UpstreamUnavailable):

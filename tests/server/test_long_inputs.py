@@ -132,9 +132,7 @@ def test_a_form_shows_the_end_of_a_padded_command_and_what_hides_in_it(asked: Co
 
 
 @pytest.mark.promise("ask.whole")
-def test_what_is_too_long_for_one_form_is_allowed_only_in_the_last(
-    asked: Connection, here: str, place: Sandbox
-) -> None:
+def test_multi_part_question_is_allowed_only_in_the_last_form(asked: Connection, here: str, place: Sandbox) -> None:
     content = lines(300_000)
     target = place.project / "in_forms.txt"
     message = script("go", tool("Write", file_path=str(target), content=content), "done")

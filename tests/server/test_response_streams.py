@@ -79,7 +79,7 @@ async def test_a_request_of_another_kind_has_none() -> None:
     assert len(await sent_by(handler, "GET")) == 1
 
 
-async def test_what_is_written_after_the_end_is_dropped() -> None:
+async def test_writes_after_the_end_are_dropped() -> None:
     async def handler(request: Request, send: Send) -> None:
         await send(start(EVENT_STREAM))
         stream = response_stream_of(request)

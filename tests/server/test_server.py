@@ -20,7 +20,7 @@ NAMES = [
 
 
 @pytest.mark.promise("tools.size")
-def test_what_a_model_reads_of_the_six_tools_is_less_than_5600_bytes(client: Connection) -> None:
+def test_definitions_of_the_six_tools_have_less_than_5600_bytes(client: Connection) -> None:
     """Clients use the schema of a result and the title themselves, and do not show them to their model."""
     tools = [
         client.tools[name].model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"output_schema", "title"})

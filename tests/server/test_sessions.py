@@ -39,7 +39,7 @@ def test_creating_a_session_with_options_returns_its_id_while_it_works(
 
 
 @pytest.mark.promise("create.directory", "create.wait", "status.result")
-def test_a_short_task_in_a_directory_needs_one_call_which_tells_what_it_came_to(
+def test_a_short_task_in_a_directory_needs_one_call_which_reports_what_it_came_to(
     client: Connection, place: Sandbox
 ) -> None:
     elsewhere = place.project / "else where"

@@ -32,7 +32,7 @@ def manager(tmp_path: Path) -> Iterator[socket.socket]:
         yield listening
 
 
-def test_a_server_is_started_for_a_socket_and_tells_when_it_is_ready(
+def test_a_server_is_started_for_a_socket_and_reports_when_it_is_ready(
     tmp_path: Path, model: ScriptedModelThread, manager: socket.socket
 ) -> None:
     starter = shutil.which("systemd-socket-activate")

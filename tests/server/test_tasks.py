@@ -332,7 +332,7 @@ async def test_an_error_that_passes_is_not_the_end_of_a_task(
 
 
 @pytest.mark.soak  # and is answered after a restart: the test above
-def test_a_task_that_runs_in_another_server_goes_on(serve: Serve) -> None:
+def test_a_task_that_runs_in_another_server_continues(serve: Serve) -> None:
     first, second = serve(), serve()
     task = started(first.call("claude_code", prompt=script("S", stall())))
     assert second.get(task)["status"] == "working"

@@ -72,7 +72,7 @@ def test_last_of_several_scripts_wins() -> None:
     assert text_of(answer(user(script("a", "first") + " and " + script("b", "second")))) == "second"
 
 
-def test_a_message_injected_beside_a_tool_result_brings_its_own_script() -> None:
+def test_a_message_injected_next_to_a_tool_result_brings_its_own_script() -> None:
     begun = (user(script("hi", tool("Bash"), "old")), assistant())
     as_user = user(result("r"), script("stop", "new"))
     as_system = system(f"The user sent a new message while you were working:\n{script('stop', 'new')}\n\nMore.")

@@ -85,7 +85,7 @@ def test_rotated_files_are_read_too_and_the_newest_line_counts(tmp_path: Path) -
         {"session": "s-2", "description": '"s-1"'},
     ],
 )
-def test_what_cannot_be_a_wait_is_left_out(tmp_path: Path, claim: dict[str, Any]) -> None:
+def test_invalid_waits_are_omitted(tmp_path: Path, claim: dict[str, Any]) -> None:
     line = {name: value for name, value in {**LINE, **claim}.items() if value is not None}
     cut_off = json.dumps(LINE)[:-20]
     assert past_waits(written(tmp_path / "audit.jsonl", json.dumps(line), cut_off, '["s-1"]'), "s-1") == {}

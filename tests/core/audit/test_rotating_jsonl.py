@@ -115,7 +115,7 @@ def test_only_the_owner_may_read_it(tmp_path: Path) -> None:
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_a_second_server_goes_on_where_the_first_ended(tmp_path: Path) -> None:
+def test_a_second_server_continues_where_the_first_ended(tmp_path: Path) -> None:
     for number in range(2):
         trail = RotatingJsonl(tmp_path / "audit", MUCH)
         trail.write({"number": number})
@@ -123,7 +123,7 @@ def test_a_second_server_goes_on_where_the_first_ended(tmp_path: Path) -> None:
     assert [entry["number"] for entry in entries(tmp_path / "audit")] == [0, 1]
 
 
-def test_a_full_file_is_put_aside_and_only_so_many_are_kept(tmp_path: Path) -> None:
+def test_a_full_file_is_put_aside_and_only_a_limited_number_of_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "audit"
     for number in range(20):
         trail = RotatingJsonl(path, 100)
@@ -145,7 +145,7 @@ def test_two_servers_share_a_file_that_rotates_without_losing_a_line(tmp_path: P
     assert sorted(entry["number"] for file in files for entry in entries(file)) == list(range(60))
 
 
-def test_what_finds_no_room_is_counted_and_the_count_is_written(tmp_path: Path) -> None:
+def test_dropped_audit_lines_are_counted_in_the_trail(tmp_path: Path) -> None:
     """The disk stands still, as it were: the file is a pipe that nobody reads from at first."""
     path = tmp_path / "audit"
     os.mkfifo(path)

@@ -165,7 +165,7 @@ def test_both_ways_to_append_to_the_system_prompt_are_joined() -> None:
     assert built.files == {PLACE / "append-system-prompt.txt": "One.\n\nTwo."}
 
 
-def test_what_is_left_of_a_budget_takes_the_place_of_the_whole() -> None:
+def test_remaining_budget_replaces_the_full_budget() -> None:
     built = build_command(SessionOptions(max_budget_usd=2.0), ConversationStart(ID), PLACE, budget=0.25)
     assert [one for one in built.arguments if "budget" in one] == ["--max-budget-usd=0.25"]
 

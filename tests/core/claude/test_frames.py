@@ -98,7 +98,7 @@ def test_white_space_around_an_object_does_no_harm() -> None:
     assert isinstance(parse_frame(b'  {"type":"result"} \r'), Result)
 
 
-def test_garbage_is_cut_to_a_readable_length_and_tells_its_size() -> None:
+def test_garbage_is_cut_to_a_readable_length_and_reports_its_size() -> None:
     frame = parse_frame(b"?" * 1_000_000)
     assert frame == Garbage("?" * 2000, 1_000_000)
 
@@ -118,7 +118,7 @@ def test_every_text_arrives_as_one_line_and_unchanged(words: str) -> None:
     assert json.loads(line)["message"]["content"] == words
 
 
-def test_what_json_has_no_words_for_is_replaced_before_the_cli_reads_it() -> None:
+def test_values_outside_json_are_replaced_before_the_cli_reads_them() -> None:
     """The CLI ends itself over a line that it cannot parse, and the API takes no half of a surrogate pair."""
     sent = encode({"half": "a\ud83db", "whole": "\U0001f600", "numbers": [float("nan"), float("inf"), -1e999, 1.5]})
     assert sent.isascii()

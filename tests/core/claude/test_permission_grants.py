@@ -48,12 +48,12 @@ def test_the_last_mode_counts_and_directories_are_added_once() -> None:
         {"type": "removeRules", "rules": [{"toolName": "Bash"}], "behavior": "deny"},
     ],
 )
-def test_what_is_not_understood_grants_nothing(grant: dict[str, Any]) -> None:
+def test_unknown_grants_have_no_effect(grant: dict[str, Any]) -> None:
     assert granted_rules([grant]) == {}
     assert with_grants(SessionOptions(), [grant]) == SessionOptions()
 
 
-def test_rules_go_into_a_private_settings_file_beside_a_sandbox() -> None:
+def test_rules_go_into_a_private_settings_file_next_to_a_sandbox() -> None:
     options = SessionOptions(sandbox={"enabled": True})
     command = build_command(options, ConversationStart("x"), Path("/scratch"), rules={"allow": ["Bash(a, b)"]})
     assert "--settings=/scratch/settings.json" in command.arguments

@@ -71,12 +71,12 @@ async def test_what_follows_a_frame_waits_for_an_owner_that_holds_it(start: Star
 # -- what it says -----------------------------------------------------------------------------------------------
 
 
-async def test_a_malformed_line_is_reported_and_the_turn_goes_on(start: Start) -> None:
+async def test_a_malformed_line_is_reported_and_the_turn_continues(start: Start) -> None:
     listener = await turn(start, malformed_line=True)
     assert [frame.text for frame in listener.of(Garbage)] == ['{"type": "assistant", "message": broken']
 
 
-async def test_noise_is_reported_line_by_line_and_the_turn_goes_on(start: Start) -> None:
+async def test_noise_is_reported_line_by_line_and_the_turn_continues(start: Start) -> None:
     listener = await turn(start, noise=True)
     reported_text = [frame.text for frame in listener.of(Garbage)]
     assert reported_text == ["plain words", "[1, 2]", '"a string"', "null", "\ufffd\ufffd not UTF-8"]

@@ -58,7 +58,7 @@ def test_a_malformed_file_registers_nothing(tmp_path: Path, content: Any) -> Non
 
 @pytest.mark.skipif(os.name != "posix", reason="there are pipes and devices in directories on POSIX")
 @pytest.mark.parametrize("kind", ["a pipe", "a device", "a directory"])
-def test_what_is_no_file_registers_nothing_and_is_not_waited_for(tmp_path: Path, kind: str) -> None:
+def test_non_regular_file_registers_nothing_and_is_not_waited_for(tmp_path: Path, kind: str) -> None:
     """A session can put it there, and this server would wait or read without end."""
     place = tmp_path / ".mcp.json"
     if kind == "a pipe":

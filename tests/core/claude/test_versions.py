@@ -25,7 +25,7 @@ def help_program(path: Path, words: str) -> str:
     return str(path)
 
 
-def test_the_help_of_the_real_cli_tells_what_is_known_beforehand(environment: dict[str, str]) -> None:
+def test_the_help_of_the_real_cli_reports_what_is_known_beforehand(environment: dict[str, str]) -> None:
     reported_text = subprocess.check_output([find_executable(), "--help"], env=environment, text=True)
     assert read_help(reported_text) == TESTED_CHOICES
 
@@ -62,7 +62,7 @@ async def test_a_known_value_needs_no_look_at_the_cli(environment: dict[str, str
     await check_values(SessionOptions(permission_mode="plan", effort="max"), "/no/such/program", environment)
 
 
-async def test_a_cli_that_tells_nothing_leaves_what_is_known_beforehand(environment: dict[str, str]) -> None:
+async def test_a_cli_that_reports_nothing_leaves_what_is_known_beforehand(environment: dict[str, str]) -> None:
     with pytest.raises(InvalidArgument, match="acceptEdits"):
         await check_values(SessionOptions(permission_mode="delegate"), "/no/such/program", environment)
 

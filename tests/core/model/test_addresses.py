@@ -46,5 +46,5 @@ def test_an_address_is_read_in_its_usual_forms(text: str, read: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "localhost", "127.1", "0x7f000001", "2130706433", "127.0.0.1:80", "[::1]:80"])
-def test_what_is_written_otherwise_is_no_address(text: str) -> None:
+def test_unusual_spelling_is_not_an_address(text: str) -> None:
     assert read_address(text) is None

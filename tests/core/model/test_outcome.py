@@ -101,7 +101,7 @@ def test_the_detail_explains_the_failure(raw: dict[str, Any], detail: str) -> No
     assert read(raw).detail == detail
 
 
-def test_all_that_a_result_tells_is_kept() -> None:
+def test_all_that_a_result_reports_is_kept() -> None:
     outcome = read(
         {
             **SUCCESS,

@@ -20,7 +20,7 @@ def question(tool: str, tool_input: dict[str, Any]) -> Question:
         ("mcp__a__ExitPlanMode", QuestionKind.PERMISSION),
     ],
 )
-def test_the_tool_tells_the_kind(tool: str, kind: QuestionKind) -> None:
+def test_the_tool_reports_the_kind(tool: str, kind: QuestionKind) -> None:
     assert kind_of(tool) is kind
 
 

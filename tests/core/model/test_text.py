@@ -85,7 +85,7 @@ def test_a_mark_is_found_wherever_it_is(value: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [None, 1, "x", "[[claude-code-mcp cut", {"a": ["cut 3 of 4"]}, "[[cut 3 of 4]]"])
-def test_other_text_is_not_taken_for_a_mark(value: Any) -> None:
+def test_other_text_is_not_mistaken_for_a_mark(value: Any) -> None:
     assert not has_mark(value)
 
 
@@ -115,7 +115,7 @@ def test_data_of_any_shape_is_cut_to_about_its_budget() -> None:
     ["\x00", "\x1b", "\r", "\x7f", "\x9b", "\u00ad", "\u200b", "\u200d", "\u202e", "\u2066", "\u2028", "\ufeff",
      "\ud800", "\u3164", "\u2800", "\U000e0041"],
 )  # fmt: skip
-def test_what_is_not_to_be_seen_is_escaped_as_in_json(odd: str) -> None:
+def test_invisible_characters_are_escaped_as_in_json(odd: str) -> None:
     shown = visible(f"a{odd}b")
     assert shown.isprintable()
     assert json.loads(f'"{shown}"') == f"a{odd}b"

@@ -17,7 +17,7 @@ def test_a_name_says_its_server_and_its_tool() -> None:
     assert prefix_of("my server") == "mcp__my_server__"
 
 
-def test_what_is_allowed_stays_as_it_is() -> None:
+def test_allowed_texts_are_unchanged() -> None:
     assert normalize("A-z_09") == "A-z_09"
 
 

@@ -124,7 +124,7 @@ def test_wrong_reset_time_is_retried_with_growing_pauses_up_to_a_limit() -> None
     assert not stopped(again, continued=True).on
 
 
-def test_what_came_while_the_first_waited_is_sent_with_it() -> None:
+def test_messages_that_arrive_during_a_wait_are_sent_together() -> None:
     assert stopped(stopped(), text="and this").text == "work\n\nand this"
     assert stopped(stopped(), text="work").text == "work", "sent again by hand"
     assert stopped(stopped(wanted=False), text="and this").text == "and this", "the first was given up"

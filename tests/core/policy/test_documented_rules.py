@@ -93,7 +93,7 @@ def test_a_rule_of_the_table_covers_what_is_written_there(row: str) -> None:
 
 
 @pytest.mark.parametrize("command", ["sudo rm", "sh -c 'rm x'", "/bin/rm", "find -exec rm"])
-def test_what_is_called_a_denied_command_is_denied(command: str) -> None:
+def test_alias_of_a_denied_command_is_denied(command: str) -> None:
     assert f"`{command}`" in PAGE
     assert decide(with_rules("Bash", "Bash(rm *)"), "Bash", command=command) is DENY
 

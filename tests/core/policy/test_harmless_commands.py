@@ -59,7 +59,7 @@ def test_without_a_denied_command_the_words_alone_decide() -> None:
         ("timeout 5 cat README.md", ASK),
     ],
 )
-def test_what_could_become_a_denied_command_by_names_of_files_is_asked(command: str, decision: Decision) -> None:
+def test_wildcard_that_could_become_a_denied_command_asks(command: str, decision: Decision) -> None:
     assert decide(command, ["Bash"], ["Bash(cat secret*)"]).decision is decision
 
 
@@ -174,7 +174,7 @@ def test_a_rule_may_spell_out_such_an_option() -> None:
     assert decide("git diff --output=y", ["Bash(git diff --output=x)"], []).decision is ASK
 
 
-def test_git_gets_its_settings_beside_those_of_the_environment() -> None:
+def test_git_gets_its_settings_next_to_those_of_the_environment() -> None:
     alone = git_variables({})
     assert alone["GIT_CONFIG_COUNT"] == "2"
     assert (alone["GIT_CONFIG_KEY_0"], alone["GIT_CONFIG_VALUE_0"]) == ("safe.bareRepository", "explicit")

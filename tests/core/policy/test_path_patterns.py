@@ -27,7 +27,7 @@ def test_paths_below(path: str, root: str, below: bool) -> None:
 
 
 @given(st.lists(names, max_size=3), st.lists(names, max_size=3))
-def test_everything_in_a_directory_fits_two_stars_and_nothing_beside_it_does(root: list[str], rest: list[str]) -> None:
+def test_everything_in_a_directory_fits_two_stars_and_nothing_next_to_it_does(root: list[str], rest: list[str]) -> None:
     cwd = "/" + "/".join(["home", *root])
     path = "/".join([cwd, *rest])
     assert fits(path, "**", cwd)

@@ -77,7 +77,7 @@ def test_a_profile_may_be_written_over_and_emptied() -> None:
         ('[principals]\nbob = "nobody"', "principals.bob: there is no profile 'nobody'"),
     ],
 )
-def test_what_is_wrong_is_named_in_one_line(text: str, named: str) -> None:
+def test_problem_is_named_in_one_line(text: str, named: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_policy(text, "policy.toml")
     assert "policy.toml" in caught.value.message
@@ -168,7 +168,7 @@ def test_a_credential_can_be_for_some_profiles_alone() -> None:
         (f'{LISTED}[[profiles.team.credentials]]\nhost = "x"', "profiles.team.credentials"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_list_or_a_credential_is_named(text: str, named: str) -> None:
+def test_invalid_host_lists_and_credentials_are_named(text: str, named: str) -> None:
     with pytest.raises(InvalidArgument) as refusal:
         parse_policy(text, "p")
     assert named in refusal.value.message

@@ -88,7 +88,7 @@ def test_a_mentioned_file_that_may_not_be_read_is_refused() -> None:
     denying.check_prompt("prompt", "look at @sub/other", "/srv")
 
 
-def test_what_does_not_exist_may_be_mentioned() -> None:
+def test_missing_files_may_be_mentioned() -> None:
     nothing = Admission(REMOTE_PROFILE, lambda path: path, "/srv", exists=lambda path: False)
     nothing.check_prompt("prompt", "import from @/components", "/srv")
 

@@ -152,7 +152,7 @@ def test_time_to_judge_a_command_is_bounded(piece: str) -> None:
         ("a;", ["Bash(b{} *)"], []),
     ],
 )
-def test_what_a_rule_costs_does_not_grow_with_the_command(piece: str, allow: list[str], deny: list[str]) -> None:
+def test_time_of_a_rule_does_not_grow_with_the_command(piece: str, allow: list[str], deny: list[str]) -> None:
     longest = (piece * MAX_COMMAND)[:MAX_COMMAND]
 
     def of_rules(number: int) -> int:

@@ -205,7 +205,7 @@ async def test_the_supervisor_and_the_reaper_know_no_variable_of_ours(
     assert "PATH" not in psutil.Process(reaper.ppid()).environ()
 
 
-async def test_a_child_has_no_descriptor_beside_its_three(start: Start) -> None:
+async def test_a_child_has_no_descriptor_next_to_its_three(start: Start) -> None:
     child, listener = await start("ls /proc/self/fd | wc -l")
     await asyncio.wait_for(child.exited, PATIENCE)
     assert int(listener.output) == 4  # and the one with which `ls` reads the directory

@@ -70,7 +70,7 @@ async def test_only_what_is_named_is_executed_and_files_can_be_moved(tmp_path: P
 
 
 @linux
-def test_what_a_program_needs_is_itself_and_its_loader(tmp_path: Path) -> None:
+def test_files_needed_by_a_program_are_itself_and_its_loader(tmp_path: Path) -> None:
     shell = shutil.which("sh")
     assert shell is not None
     program, loader = needed_to_start(shell)

@@ -81,7 +81,7 @@ def test_files_of_the_session_are_named_from_its_directory(path: str, cwd: str, 
         ("same", "same", "0 lines changed"),
     ],
 )
-def test_an_edit_tells_how_many_lines_it_changes(old: str, new: str, reported_text: str) -> None:
+def test_an_edit_reports_how_many_lines_it_changes(old: str, new: str, reported_text: str) -> None:
     tool_input = {"file_path": "src/auth.py", "old_string": old, "new_string": new}
     assert describe("Edit", tool_input) == f"Edit src/auth.py: {reported_text}"
     assert describe("Edit", {**tool_input, "replace_all": True}) == f"Edit src/auth.py: {reported_text}, everywhere"
@@ -150,5 +150,5 @@ def test_the_end_of_a_long_command_is_in_its_line() -> None:
         ("rm\u200b x\u3164", "Run: rm\\u200b x\\u3164"),
     ],
 )
-def test_what_could_hide_something_is_shown(command: str, line: str) -> None:
+def test_hidden_content_is_shown(command: str, line: str) -> None:
     assert describe("Bash", {"command": command}) == line

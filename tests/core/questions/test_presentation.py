@@ -138,7 +138,7 @@ def test_secrets_are_taken_out_before_anything_is_cut() -> None:
         assert SECRET[:6] not in shown["content"]
 
 
-def test_what_comes_back_as_it_was_shown_is_the_original_again() -> None:
+def test_unchanged_redacted_text_becomes_the_original_again() -> None:
     redactor = Redactor([SECRET])
     original = {"command": f"curl -u {SECRET}", "env": {"password": "hunter2", "x": ["a", SECRET]}, "cwd": "/a"}
     shown = redactor.data(original)
@@ -167,7 +167,7 @@ def test_items_of_a_list_are_the_originals_wherever_they_stand_and_no_mark_is_ev
             restore_redacted({**shown, **added}, shown, original, MARK)
 
 
-def test_what_is_kept_of_an_answered_question_is_small() -> None:
+def test_answered_question_needs_little_memory() -> None:
     question = replace(asking("Write", content="x" * 10**6), suggestions=({"a": "b"},), reason="because")
     kept = question.brief()
     assert (kept.id, kept.kind, kept.tool_name, kept.description) == (

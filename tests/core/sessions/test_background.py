@@ -88,9 +88,7 @@ async def test_background_work_keeps_the_session_and_its_process_for_however_lon
         service.session(session.id)
 
 
-async def test_what_runs_for_too_long_is_ended_in_a_turn_and_in_the_background(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
+async def test_turns_and_background_work_have_a_time_limit(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start_service(running_session_max_ms=1)
     work = script("work", tool("Bash", command=ENDLESS))
     turn = await service.create(work, options(sandbox, allowed_tools=("Bash",)))
@@ -116,7 +114,7 @@ async def log_closed(session: Session) -> None:
 
 @pytest.mark.soak  # tests/server/tools/test_waiting.py, beside any turn
 @on_shared_loop
-async def test_a_message_beside_a_turn_that_started_by_itself_gets_its_own_outcome(shared: SharedSessions) -> None:
+async def test_a_message_next_to_a_turn_that_started_automatically_gets_its_own_outcome(shared: SharedSessions) -> None:
     session = await shared.session(allowed_tools=("Bash", "Agent"))
     turn = await shared.service.send(session.id, PROMPT)
     number = session.turns

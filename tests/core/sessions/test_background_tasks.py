@@ -9,7 +9,7 @@ from claude_code_mcp.core.sessions.background_tasks import BackgroundTasks
 from tests.support.waiting import HANG_SECONDS
 
 
-async def test_a_watch_that_fails_begins_anew_and_ends_with_the_service(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_watch_that_fails_begins_again_and_ends_with_the_service(caplog: pytest.LogCaptureFixture) -> None:
     rounds = 0
     goes_on = asyncio.Event()
 

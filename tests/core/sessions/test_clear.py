@@ -32,7 +32,7 @@ def reported_text(model: ScriptedModelThread, session_id: str) -> str:
     return str([one.body for one in model.requests if one.session_id == session_id])
 
 
-async def test_the_session_goes_on_under_the_new_id_and_the_old_one_leads_there(
+async def test_the_session_continues_under_the_new_id_and_the_old_one_leads_there(
     service: Service, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
     old, new = await cleared(service, sandbox, allowed_tools=("Read",), model="claude-opus-5-5")

@@ -75,7 +75,7 @@ async def test_an_interrupted_turn_costs_what_it_used(shared: SharedSessions) ->
 
 
 @on_shared_loop
-async def test_what_a_turn_has_used_is_seen_while_it_runs_and_counted_once(shared: SharedSessions) -> None:
+async def test_usage_is_shown_during_a_turn_and_counted_once(shared: SharedSessions) -> None:
     used = {"input_tokens": 5000, "output_tokens": 10}
     go = shared.sandbox.project / "go"
     wait = {**tool("Bash", command=f"until [ -e {go} ]; do sleep 0.05; done"), "usage": used}

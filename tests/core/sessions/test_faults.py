@@ -58,7 +58,7 @@ async def test_a_file_that_is_no_program_fails_to_start(service: Service, sandbo
 
 
 @pytest.mark.parametrize("moment", ["start", "initialize"])
-async def test_a_process_that_exits_at_once_tells_why(
+async def test_a_process_that_exits_at_once_reports_why(
     start_service: StartService, sandbox: Sandbox, cli: Path, moment: str
 ) -> None:
     ways = {"stderr": "out of luck", "crash": 3, "crash_at": moment}
@@ -70,7 +70,7 @@ async def test_a_process_that_exits_at_once_tells_why(
     assert not session.live
 
 
-async def test_a_process_that_is_gone_before_it_can_be_greeted_tells_why(service: Service, sandbox: Sandbox) -> None:
+async def test_a_process_that_is_gone_before_it_can_be_greeted_reports_why(service: Service, sandbox: Sandbox) -> None:
     hasty = sandbox.root / "hasty"
     hasty.write_text("#!/bin/sh\nexec <&-\necho too hasty >&2\nexit 3\n")
     hasty.chmod(0o755)
@@ -105,7 +105,7 @@ async def test_a_definition_that_no_version_takes_is_refused_before_anything_sta
     assert service.sessions() == []
 
 
-async def test_a_process_that_never_says_that_it_is_ready_is_given_up(
+async def test_a_process_that_never_says_that_it_is_ready_is_abandoned(
     start_service: StartService, sandbox: Sandbox, cli: Path
 ) -> None:
     service = await misbehaving(start_service, cli, {"no_init": True}, start_timeout_ms=300)
@@ -116,7 +116,7 @@ async def test_a_process_that_never_says_that_it_is_ready_is_given_up(
     assert not session.live
 
 
-async def test_a_process_that_refuses_to_get_ready_is_given_up(
+async def test_a_process_that_refuses_to_get_ready_is_abandoned(
     start_service: StartService, sandbox: Sandbox, cli: Path
 ) -> None:
     service = await misbehaving(start_service, cli, {"init_error": "not today"})

@@ -112,7 +112,7 @@ def test_a_link_that_is_put_there_after_the_check_is_not_followed(tmp_path: Path
     assert file_change("Write", {"content": "x"}, str(file), [str(inside)], readable) is None
 
 
-def test_what_may_not_be_read_is_not_compared(tmp_path: Path) -> None:
+def test_unreadable_files_are_not_compared(tmp_path: Path) -> None:
     file = tmp_path / "a.txt"
     file.write_text("one\n")
 

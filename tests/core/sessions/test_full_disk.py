@@ -79,7 +79,7 @@ async def test_unsaved_turn_is_reported_and_the_session_waits_for_the_disk(
 
 
 @pytest.mark.soak  # nor what cannot be saved: above
-async def test_what_cannot_be_recorded_is_told_in_the_result_and_in_the_list(
+async def test_unsaved_records_are_reported_in_results_and_lists(
     start_service: StartService, sandbox: Sandbox, disk: SmallDisk
 ) -> None:
     service = await start_service(state_dir=disk.root / "state")

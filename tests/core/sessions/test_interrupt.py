@@ -48,7 +48,7 @@ async def test_a_turn_whose_process_is_starting_can_be_interrupted(service: Serv
 
 @on_shared_loop
 @pytest.mark.parametrize("moment", LATER, ids=lambda moment: moment.name)
-async def test_an_interrupted_turn_leaves_a_session_that_goes_on(shared: SharedSessions, moment: Moment) -> None:
+async def test_an_interrupted_turn_leaves_a_session_that_continues(shared: SharedSessions, moment: Moment) -> None:
     async with shared_at(moment, shared) as (session, sent):
         pid = session.pid
         await goes_on_after_an_interruption(shared.service, session, sent)

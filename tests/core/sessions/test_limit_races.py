@@ -36,7 +36,7 @@ class First:
             await self._happened.wait()
 
 
-async def test_a_wait_that_is_given_up_at_another_server_is_over_where_the_process_is(
+async def test_a_wait_that_is_abandoned_at_another_server_is_over_where_the_process_is(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     here, there = await start_service(SUBSCRIPTION), await start_service(SUBSCRIPTION)

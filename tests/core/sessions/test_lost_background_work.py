@@ -28,7 +28,9 @@ def _in_transcript(sandbox: Sandbox, session_id: str, words: str) -> bool:
 
 
 @pytest.mark.soak
-async def test_a_message_is_not_taken_for_answered_by_the_news_of_lost_work(service: Service, sandbox: Sandbox) -> None:
+async def test_a_message_is_not_mistaken_for_answered_by_the_news_of_lost_work(
+    service: Service, sandbox: Sandbox
+) -> None:
     background = tool("Bash", command=ENDLESS, run_in_background=True)
     options = SessionOptions(cwd=str(sandbox.project), allowed_tools=("Bash",))
     turn = await service.create(script("Work.", background, stall("Waiting")), options)

@@ -21,7 +21,7 @@ TOO_LITTLE = "1MiB"
 HUNGRY = "python3 -c 'x = bytearray(200 << 20); import time; print(len(x), flush=True); time.sleep(600)'"
 
 
-async def test_a_session_tells_what_its_process_and_all_that_it_started_use_and_is_parked_where_that_is_too_much(
+async def test_a_session_reports_what_its_process_and_all_that_it_started_use_and_is_parked_where_that_is_too_much(
     service: Service, sandbox: Sandbox
 ) -> None:
     session, _ = await run(service, script("one", "done"), options(sandbox, allowed_tools=("Bash",)))

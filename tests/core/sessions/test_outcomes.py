@@ -152,7 +152,7 @@ async def test_a_turn_that_a_budget_ends_says_whose_it_was(
 
 
 @pytest.mark.soak
-async def test_what_is_left_of_a_budget_survives_parking(service: Service, sandbox: Sandbox) -> None:
+async def test_remaining_budget_survives_parking(service: Service, sandbox: Sandbox) -> None:
     _, price = await run(service, script("spend", DEAR), options(sandbox))
     budget = 1.5 * price.usage.cost_usd
     session, first = await run(service, script("spend", DEAR), options(sandbox, max_budget_usd=budget))
@@ -206,7 +206,7 @@ async def test_a_refused_key_is_an_api_error(start_service: StartService, sandbo
 
 
 @pytest.mark.soak  # test_own_turns.py; how: test_faults.py
-async def test_a_crash_in_mid_turn_tells_how_the_process_died_here_and_after_a_restart_and_the_session_goes_on(
+async def test_a_crash_in_mid_turn_reports_how_the_process_died_here_and_after_a_restart_and_the_session_continues(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     service = await start_service()

@@ -131,7 +131,7 @@ async def test_a_turn_that_takes_too_long_does_not_take_the_messages_behind_it(s
 
 @pytest.mark.soak  # tests/server/test_concurrent_callers.py, on a wire
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
-async def test_whatever_the_order_everybody_gets_their_own_answer(
+async def test_whatever_the_order_everyone_gets_their_own_answer(
     start_service: StartService, sandbox: Sandbox, seed: int
 ) -> None:
     service = await start_service(policy=DAILY)

@@ -54,7 +54,7 @@ async def test_allowed_calls_run(shared: SharedSessions) -> None:
 
 
 @on_shared_loop
-async def test_what_is_denied_is_not_done_and_the_model_hears_why(shared: SharedSessions) -> None:
+async def test_denied_call_does_not_run_and_the_model_gets_the_reason(shared: SharedSessions) -> None:
     session, turn, asked = await asked_in(shared)
     shared.service.respond(session.id, asked, Answer(allow=False, message="not on a Friday"))
     outcome = await end_of(turn)

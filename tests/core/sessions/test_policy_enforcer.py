@@ -214,7 +214,7 @@ async def test_a_session_on_disk_outside_the_roots_cannot_be_taken_up(
 
 
 @pytest.mark.soak  # how they are counted: below
-async def test_each_caller_has_so_many_sessions_at_work(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_each_caller_has_a_limited_number_of_sessions_busy(start_service: StartService, sandbox: Sandbox) -> None:
     service = await start(start_service, Profile(limits=Limits(sessions=1)))
     work = script("work", tool("Bash", command=ENDLESS))
     given = options(sandbox, allowed_tools=("Bash",))

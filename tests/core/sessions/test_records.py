@@ -93,7 +93,7 @@ async def test_after_a_restart_a_session_is_as_it_was_created(
 
 
 @pytest.mark.soak
-async def test_what_a_call_sets_goes_over_what_is_recorded_and_a_fork_has_that_but_no_grants(
+async def test_call_options_override_recorded_ones_and_forks_inherit_no_grants(
     start_service: StartService, sandbox: Sandbox
 ) -> None:
     first = await start_service()
@@ -266,7 +266,7 @@ async def runs_unasked(service: Service, session_id: str, prompt: str, sandbox: 
 
 
 @pytest.mark.parametrize("goes_on_in", [pytest.param("memory", marks=pytest.mark.soak), "another server"])
-async def test_what_was_allowed_for_the_session_is_not_asked_again(
+async def test_earlier_session_allowance_prevents_further_questions(
     start_service: StartService, sandbox: Sandbox, goes_on_in: str
 ) -> None:
     service = await start_service()

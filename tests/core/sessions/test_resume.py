@@ -44,7 +44,7 @@ async def test_a_session_without_a_process_is_resumed_where_and_as_it_was(
     assert [change.change for change in events(session, ProcessChanged)].count("started") == 2
 
 
-async def test_a_session_killed_before_its_first_line_starts_anew_under_its_id(
+async def test_a_session_killed_before_its_first_line_starts_again_under_its_id(
     service: Service, sandbox: Sandbox
 ) -> None:
     turn = await service.create(script("one", "never said"), options(sandbox))
@@ -57,7 +57,7 @@ async def test_a_session_killed_before_its_first_line_starts_anew_under_its_id(
 
 
 @pytest.mark.soak
-async def test_a_session_killed_before_its_first_message_is_written_starts_anew_under_its_id(
+async def test_a_session_killed_before_its_first_message_is_written_starts_again_under_its_id(
     service: Service, sandbox: Sandbox
 ) -> None:
     session, _ = await run(service, script("one", "said"), options(sandbox))

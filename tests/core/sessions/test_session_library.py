@@ -124,7 +124,7 @@ async def test_plans_clearings_and_summaries_are_read_as_what_they_are(service: 
 
 
 @pytest.mark.soak  # from the shell: tests/cli/test_sessions.py
-async def test_the_list_tells_what_the_transcript_does_and_claude_code_shows_the_title(
+async def test_the_list_reports_what_the_transcript_does_and_claude_code_shows_the_title(
     service: Service, sandbox: Sandbox, environment: dict[str, str]
 ) -> None:
     given = options(sandbox, max_budget_usd=5, model="claude-opus-5-5")

@@ -76,9 +76,7 @@ async def test_idle_session_moves_to_another_server_and_is_free_after_a_kill(
         assert (await say(service, left, script("two", "second"))).result == "second"
 
 
-async def test_what_another_server_has_gone_on_with_is_not_told_from_memory(
-    start_service: StartService, sandbox: Sandbox
-) -> None:
+async def test_session_continued_by_another_server_is_read_again(start_service: StartService, sandbox: Sandbox) -> None:
     here, there = await start_service(), await start_service()
     session, first = await run(here, script("one", "first"), options(sandbox))
     await parked(session)

@@ -265,7 +265,7 @@ async def test_one_of_two_concurrent_sessions_gets_the_spare_process(service: Se
 
 
 @pytest.mark.soak
-async def test_what_is_left_of_a_day_is_part_of_the_launch(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_remaining_daily_budget_is_part_of_the_launch(start_service: StartService, sandbox: Sandbox) -> None:
     policy = Policy(default=Profile(limits=Limits(daily_usd=10)))
     service = await start_service(spare_processes=1, policy=policy)
     await run(service, HELLO, options(sandbox))

@@ -49,7 +49,7 @@ async def test_a_rate_limit_of_an_api_key_has_no_known_reset(service: Service, s
     assert 25 < session.continues_at - time.time() < 61
 
 
-async def test_the_session_continues_by_itself_once_with_the_same_message(
+async def test_the_session_continues_automatically_once_with_the_same_message(
     subscribed: Service, sandbox: Sandbox, model: ScriptedModelThread
 ) -> None:
     prompt = script("work", limited(time.time() + 1, times=1, then=text("done", headers=limit_headers(0, "allowed"))))

@@ -36,7 +36,7 @@ async def up_to_the_end(watching: Subscription) -> list[Event]:
 
 
 @on_shared_loop
-async def test_a_watcher_sees_a_turn_as_it_happens_and_can_go_on_from_a_number(shared: SharedSessions) -> None:
+async def test_a_watcher_sees_a_turn_as_it_happens_and_can_continue_from_a_number(shared: SharedSessions) -> None:
     service, session = shared.service, await shared.session()
     before = session.log.last_seq
     turn = await service.send(session.id, script("say", text("one\ntwo\nthree", chunks=4)))

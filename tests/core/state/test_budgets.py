@@ -112,7 +112,7 @@ def test_one_of_several_servers_sends_the_warning(tmp_path: Path, clock: Clock) 
     assert warning.spent == 80.0
 
 
-def test_what_a_server_that_has_ended_did_not_come_to_say_the_next_one_says(tmp_path: Path, clock: Clock) -> None:
+def test_next_server_sends_the_pending_warnings_of_an_ended_one(tmp_path: Path, clock: Clock) -> None:
     server = "import sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]"
     server += "; from tests.core.state.test_budgets import die_before_saying; die_before_saying(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", server, str(tmp_path / "state"), str(ROOT)], check=True)

@@ -143,7 +143,7 @@ def test_a_database_of_a_later_version_is_refused_untouched(database: Database, 
     assert (tmp_path / "state" / FILE_NAME).read_bytes() == before
 
 
-def test_a_database_that_another_server_makes_meanwhile_is_not_taken_for_that_of_another_program(
+def test_a_database_that_another_server_makes_meanwhile_is_not_mistaken_for_that_of_another_program(
     tmp_path: Path,
 ) -> None:
     others: list[Database] = []

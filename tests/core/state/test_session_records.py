@@ -181,7 +181,7 @@ def test_a_record_of_another_version_is_not_taken_in_part(
         records.read(kept.session_id)
 
 
-def test_a_session_that_goes_on_under_another_id_is_moved_whole_or_not_at_all(
+def test_a_session_that_continues_under_another_id_is_moved_whole_or_not_at_all(
     database: Database, records: SessionRecords, tmp_path: Path
 ) -> None:
     old, moved_ids = record(running_since=5.0), MovedIds(database, str(tmp_path / "config"))

@@ -71,7 +71,7 @@ def test_an_amount_that_is_written_after_midnight_counts_once_for_the_new_day(da
     assert spending.today("alice") == 3
 
 
-def test_what_cannot_be_written_still_counts_here(database: Database) -> None:
+def test_unwritten_costs_count_in_this_server(database: Database) -> None:
     spending = Spending(database, Clock())
     spend(spending, "alice", 1)
     database.close()
@@ -111,7 +111,7 @@ def everything(left: float) -> float:
     return left
 
 
-def test_what_is_reserved_cannot_be_had_by_another_session_or_server(database: Database) -> None:
+def test_reserved_budget_is_unavailable_to_other_sessions_and_servers(database: Database) -> None:
     clock = Clock()
     one, two = Spending(database, clock), Spending(database, clock)
     assert one.reserve("alice", "a", 10, half) == 5
@@ -134,7 +134,7 @@ def test_a_reservation_becomes_smaller_as_its_session_spends(database: Database)
     assert two.reserve("alice", "b", 10, everything) == 7
 
 
-def test_a_session_reserves_anew_in_place_of_what_it_had(database: Database) -> None:
+def test_a_session_reserves_again_in_place_of_what_it_had(database: Database) -> None:
     spending = Spending(database, Clock())
     assert spending.reserve("alice", "a", 10, everything) == 10
     assert spending.moved("a", "b") == "alice"
@@ -170,7 +170,7 @@ def test_the_reservations_of_a_server_that_died_count_no_more(database: Database
 # -- months and groups ------------------------------------------------------------------------------------------------
 
 
-def test_what_is_spent_in_a_group_is_the_groups_also_when_its_person_has_left(database: Database) -> None:
+def test_group_spending_remains_after_a_member_leaves(database: Database) -> None:
     groups = {"alice": ["leads"], "bob": ["leads"]}
     spending = Spending(database, Clock(), lambda who: groups.get(who, ()))
     for who, usd in (("alice", 3.0), ("bob", 4.0), ("carol", 50.0)):

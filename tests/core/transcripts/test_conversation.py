@@ -59,7 +59,7 @@ def reported_text(path: str) -> list[tuple[str | None, list[str]]]:
 # -- which lines count --------------------------------------------------------------------------------------------
 
 
-def test_a_conversation_that_was_taken_back_goes_on_in_its_last_branch(tmp_path: Path) -> None:
+def test_a_conversation_that_was_taken_back_continues_in_its_last_branch(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         prompt("1", None, "first"),
@@ -129,7 +129,7 @@ def test_a_new_file_is_a_diff_of_added_lines(tmp_path: Path) -> None:
     assert turns(path)[0].items[0].diff == "@@ -0,0 +1,2 @@\n+one\n+two"
 
 
-def test_behind_a_damaged_line_the_conversation_goes_on_above_it(tmp_path: Path) -> None:
+def test_behind_a_damaged_line_the_conversation_continues_above_it(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         prompt("1", None, "first"),

@@ -69,7 +69,7 @@ def test_totals_that_count_on_are_not_counted_twice() -> None:
     assert found.cost_usd == pytest.approx(1.0)
 
 
-def test_totals_that_begin_anew_are_added() -> None:
+def test_totals_that_begin_again_are_added() -> None:
     found = summary(answer(1, 1, 10), costs(0.4), answer(2, 3, 10), costs(0.1, since=3))
     assert by_day(found) == {"2026-11-01": 0.4, "2026-11-03": 0.1}
 

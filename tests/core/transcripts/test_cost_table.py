@@ -99,7 +99,7 @@ def test_a_record_counts_where_it_has_more_and_says_whose_a_session_is(disk: Dis
     assert by_session(ledger, NOTHING) == {hers: 2.0, mine: 1.0}  # a record that is gone
 
 
-def test_what_a_session_cost_before_it_was_cleared_is_not_counted_twice(disk: Disk) -> None:
+def test_costs_before_a_clear_are_not_counted_twice(disk: Disk) -> None:
     before, now = spend(disk, 1.0), spend(disk, 2.0)
     ledger, records = CostLedger(kept(disk)), {now: record(3.5)}
     assert by_session(ledger, records) == {now: 3.5, before: 1.0}
@@ -107,7 +107,7 @@ def test_what_a_session_cost_before_it_was_cleared_is_not_counted_twice(disk: Di
     assert by_session(CostLedger(kept(disk)), records, {before: now}) == {now: 2.5, before: 1.0}
 
 
-def test_the_number_of_groups_is_bounded_and_what_is_left_out_is_told(disk: Disk) -> None:
+def test_the_number_of_groups_is_bounded_and_what_is_left_out_is_reported(disk: Disk) -> None:
     made = [spend(disk, number, day=number) for number in range(1, 8)]
     ledger = CostLedger(kept(disk))
     found = ledger.report(NOTHING, {}, CostQuery("session", most=2))
@@ -242,7 +242,7 @@ def disk_has(disk: Disk, session_id: str) -> bool:
 
 @pytest.mark.parametrize("damage", ["removed", "emptied", "of a subagent", "shadowed"])
 @pytest.mark.parametrize("owner", ["local", "alice"])
-def test_what_is_recorded_is_counted_whatever_becomes_of_the_transcript(disk: Disk, damage: str, owner: str) -> None:
+def test_recorded_costs_count_without_a_transcript(disk: Disk, damage: str, owner: str) -> None:
     session_id = spend(disk, 2.0)
     records = {session_id: record(2.0, owner=owner)}
     ledger = CostLedger(kept(disk))

@@ -170,7 +170,7 @@ def test_the_log_keeps_a_large_event_shortened_and_subscribers_get_the_whole(kin
     assert event.size >= 100_000
 
 
-def test_a_shortened_message_tells_what_it_was() -> None:
+def test_a_shortened_message_reports_what_it_was() -> None:
     log = filled([Message({"type": "user", "uuid": "u-1", "message": "x" * 9000}, size=9000)], max_bytes=10_000)
     (kept,) = log.after(0)
     assert isinstance(kept, Message)
@@ -197,7 +197,7 @@ def test_the_log_keeps_the_heading_of_a_question_and_the_decision_and_subscriber
 
 
 @pytest.mark.parametrize("kind", [TurnEnded])
-def test_what_cannot_be_shortened_is_kept_as_the_newest_and_makes_room_soon(kind: type[Event]) -> None:
+def test_oversized_event_is_kept_only_while_it_is_the_newest(kind: type[Event]) -> None:
     log = filled([*lines("before"), large(kind)], max_bytes=20_000)
     assert [type(event) for event in log.after(0)] == [Gap, kind]
     log.append(Output("after"))
@@ -342,7 +342,7 @@ async def test_a_slow_subscriber_loses_the_oldest_and_the_others_lose_nothing() 
     assert [event.seq async for event in quick] == [1, 2, 3, 4, 5]
 
 
-async def test_a_slow_subscriber_holds_only_so_many_bytes() -> None:
+async def test_a_slow_subscriber_holds_only_a_limited_number_of_bytes() -> None:
     log = filled([])
     subscription = log.subscribe(max_bytes=2500)
     for _ in range(5):

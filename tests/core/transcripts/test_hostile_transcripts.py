@@ -230,7 +230,7 @@ async def test_lone_surrogates_are_kept_in_the_index(hostile: Hostile) -> None:
     assert {line.name: line.usd for line in (await hostile.cost("session")).lines}[session_id] == 2.0
 
 
-def test_what_is_nested_too_deeply_counts_as_nothing() -> None:
+def test_deeply_nested_values_count_as_empty() -> None:
     assert parse(b'{"a":' * 99 + b"1" + b"}" * 99) is not None
     assert parse(b'{"a":' * 150 + b"1" + b"}" * 150) is None
     assert parse(b'{"a":[' + b"[],{}," * 500 + b"1]}") is not None

@@ -167,7 +167,7 @@ def test_removed_files_are_forgotten(disk: Disk) -> None:
     assert {Path(path).stem for path in catalog.index.paths()} == {stays}
 
 
-def test_names_that_are_not_utf8_are_listed_all_the_same(disk: Disk) -> None:
+def test_names_that_are_not_utf8_are_listed_anyway(disk: Disk) -> None:
     folder = disk.config / "projects" / os.fsdecode(b"-caf\xe9")
     folder.mkdir(parents=True)
     session_id = disk.session("hello")
@@ -210,7 +210,7 @@ def test_pages_one_after_the_other_are_the_list(disk: Disk) -> None:
     assert ids(catalog, limit=2, offset=2, text="number") == made[2:4]
 
 
-def test_an_entry_tells_times_count_model_and_cost(disk: Disk) -> None:
+def test_an_entry_reports_times_count_model_and_cost(disk: Disk) -> None:
     def answer(number: int, at: str) -> dict[str, object]:
         usage = {"input_tokens": 10, "output_tokens": 10 * number}
         message = {"role": "assistant", "id": f"m{number}", "model": f"opus-{number}", "usage": usage, "content": []}

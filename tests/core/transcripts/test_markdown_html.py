@@ -146,7 +146,7 @@ def calls_of(function: Callable[[], object]) -> int:
     return calls
 
 
-def test_what_is_nested_as_people_nest_is_kept() -> None:
+def test_usual_nesting_is_kept() -> None:
     depth = MAX_NESTING // 2 - 1
     assert "deepest" in markdown_html(
         "".join(f"{'  ' * level}- x\n" for level in range(depth)) + "  " * depth + "deepest"

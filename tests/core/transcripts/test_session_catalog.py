@@ -333,7 +333,7 @@ def test_a_directory_with_a_line_break_in_its_name_is_found(disk: Disk) -> None:
 # -- remembering --------------------------------------------------------------------------------------------------
 
 
-def test_what_changed_on_disk_is_seen_at_the_next_call(disk: Disk) -> None:
+def test_disk_changes_are_seen_at_the_next_call(disk: Disk) -> None:
     catalog = disk.catalog
     session_id = disk.session("before")
     assert [entry.first_prompt for entry in catalog.list()] == ["before"]

@@ -75,7 +75,7 @@ def test_invalid_time_is_omitted(claim: Any) -> None:
     assert times(line("1", None, "user", "Go on", claim)) == (None, {})
 
 
-def test_what_ends_before_it_begins_is_left_out() -> None:
+def test_intervals_with_an_early_end_are_omitted() -> None:
     prompt = line("1", None, "user", "Go on", at(30))
     turn, waits = times(prompt, asks("2", "1", at(20)), gets("3", "2", at(10)))
     assert turn == TurnTime(1, seconds(30), None, "Go on")

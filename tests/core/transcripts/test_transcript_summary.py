@@ -177,7 +177,7 @@ def test_many_models_and_days_keep_the_sum_and_limit_the_names(tmp_path: Path) -
     assert len({key[11:] for key in summary.usage}) <= 65
 
 
-def test_what_no_process_has_reported_yet_is_estimated_at_list_prices(tmp_path: Path) -> None:
+def test_unreported_usage_is_estimated_at_list_prices(tmp_path: Path) -> None:
     used = {"input_tokens": 1_000_000, "output_tokens": 1_000_000}
     answer = {"type": "assistant", "timestamp": "2026-11-01T10:00:00Z"}
     first = {**answer, "message": {"id": "1", "model": "claude-sonnet-5", "usage": used}}

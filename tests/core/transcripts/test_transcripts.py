@@ -40,7 +40,7 @@ def write(root: Path, *lines: dict[str, Any] | str, folder: str = "-srv-app", se
     return path
 
 
-def test_a_transcript_tells_directory_and_consumption(transcripts: Transcripts, tmp_path: Path) -> None:
+def test_a_transcript_reports_directory_and_consumption(transcripts: Transcripts, tmp_path: Path) -> None:
     path = write(tmp_path, QUEUED, USER, ASSISTANT, cost(0.5))
     found = transcripts.read(SESSION)
     assert found is not None
@@ -132,7 +132,7 @@ def test_a_known_directory_leads_straight_to_the_transcript(transcripts: Transcr
     "text",
     ["", "x", "../../etc/passwd", "*", f"{SESSION}/..", f"{SESSION}\n", f"../{SESSION}", SESSION[:-1], "1" * 36],
 )
-def test_what_is_no_session_id_never_comes_near_a_path(text: str, transcripts: Transcripts, tmp_path: Path) -> None:
+def test_invalid_session_id_never_becomes_a_path(text: str, transcripts: Transcripts, tmp_path: Path) -> None:
     write(tmp_path, USER)
     assert not is_session_id(text)
     assert transcripts.path_of(text) is None
@@ -235,7 +235,7 @@ def test_a_link_in_the_place_of_a_transcript_changes_nothing_elsewhere(
     assert elsewhere.read_text() == "no line break"
 
 
-def test_a_transcript_that_is_longer_than_the_disk_is_given_up(transcripts: Transcripts, tmp_path: Path) -> None:
+def test_a_transcript_that_is_longer_than_the_disk_is_abandoned(transcripts: Transcripts, tmp_path: Path) -> None:
     path = write(tmp_path, cost(0.5))
     os.truncate(path, 1 << 40)
     assert not transcripts.resumable(SESSION)

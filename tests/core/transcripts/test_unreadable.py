@@ -221,7 +221,7 @@ def test_failed_session_lookup_is_not_reported_as_missing(disk: Disk, monkeypatc
 
 
 @pytest.mark.parametrize("code", CODES, ids=errno.errorcode.__getitem__)
-def test_an_older_transcript_is_not_taken_for_one_that_cannot_be_seen_now(
+def test_an_older_transcript_is_not_mistaken_for_one_that_cannot_be_seen_now(
     disk: Disk, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     session_id = disk.session("before it was moved", cwd="/gone/a")

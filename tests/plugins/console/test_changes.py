@@ -48,7 +48,7 @@ Binary files /dev/null and b/picture.png differ
 """
 
 
-def test_what_git_prints_is_taken_apart_by_file() -> None:
+def test_git_diff_is_split_by_file() -> None:
     files, cut = files_of_diff(GIT)
     assert not cut
     assert [(file.path, file.note) for file in files] == [

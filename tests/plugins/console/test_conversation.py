@@ -103,7 +103,7 @@ def test_items_of_the_stream_and_of_the_transcript_have_the_same_ids(console: Co
     assert turn.data["messageId"] == page["turns"][-1]["messageId"]
 
 
-def test_a_stream_that_was_cut_goes_on_behind_its_last_event_without_a_gap(console: Console, alice: Browser) -> None:
+def test_a_stream_that_was_cut_continues_behind_its_last_event_without_a_gap(console: Console, alice: Browser) -> None:
     slow = text(WORDS, chunks=100, interval=0.01)
     session = start(alice, console, script("Speak.", slow))
     got, last = "", "0-0"
@@ -169,7 +169,7 @@ def test_a_user_question_is_answered_by_its_label(alice: Browser, talk: str) -> 
     assert any("blue" in item.get("result", "") for item in items)
 
 
-def test_a_session_is_interrupted_goes_on_is_forked_and_managed(console: Console, alice: Browser) -> None:
+def test_a_session_is_interrupted_continues_is_forked_and_managed(console: Console, alice: Browser) -> None:
     session = start(alice, console, script("Talk.", text(WORDS, chunks=200, interval=0.5)))
     with alice.stream(f"?session={session}") as events:
         until(events, "partial")

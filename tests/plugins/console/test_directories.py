@@ -72,7 +72,7 @@ def test_nothing_outside_is_listed(confined: Console, eve: Browser, path: str) -
     assert (refused.status, "inside" in refused.body.decode()) in {(403, False), (400, False)}
 
 
-def test_what_a_rule_denies_to_read_is_not_listed(confined: Console, eve: Browser) -> None:
+def test_directories_that_may_not_be_read_are_not_listed(confined: Console, eve: Browser) -> None:
     allowed = allowed_of(confined)
     assert eve.get(f"/api/directories?path={allowed}/shop").json["names"] == ["src"]
     for path in ("shop/private", "shop/private/inside", "again/private", "shop/src/../private"):

@@ -201,7 +201,7 @@ async def test_all_watchers_get_the_very_same_bytes() -> None:
     assert [place.read() for place in places] == [(b"", None)] * 50
 
 
-async def test_a_watcher_that_falls_behind_learns_which_events_it_lost_and_goes_on() -> None:
+async def test_a_watcher_that_falls_behind_learns_which_events_it_lost_and_continues() -> None:
     ring = Ring(most_frames=10)
     slow, wake = ring.join(asyncio.Event()), asyncio.Event()
     quick = ring.join(wake)

@@ -109,7 +109,7 @@ def test_a_second_person_answers_and_writes_under_their_name(console: Console, a
     console.audited('"act": "session_shared"', '"who": "carol"')
 
 
-def test_what_is_open_of_it_ends_when_it_is_taken_back(console: Console, alice: Browser, session: str) -> None:
+def test_open_views_of_a_share_end_when_it_is_revoked(console: Console, alice: Browser, session: str) -> None:
     carol = console.browser("carol")
     share(alice, session, "carol", "answer")
     with carol.stream(f"?session={session}&after=0-0") as events:
@@ -124,7 +124,7 @@ def test_what_is_open_of_it_ends_when_it_is_taken_back(console: Console, alice: 
 
 
 @pytest.mark.soak  # before it was: the test above
-def test_what_is_open_of_it_ends_also_after_it_was_cleared(console: Console, alice: Browser) -> None:
+def test_open_views_of_a_share_end_also_after_a_clear(console: Console, alice: Browser) -> None:
     carol, session = console.browser("carol"), start(alice, console, script("Hello.", text("Hello!")))
     ended(alice, session)
     share(alice, session, "carol")

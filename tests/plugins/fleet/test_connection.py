@@ -173,6 +173,6 @@ async def test_an_error_of_an_open_connection_only_interrupts_it(words: str) -> 
 
 
 @pytest.mark.parametrize("text", ["", "a.b", "*", ">", "a b", "a" * 65])
-def test_what_could_widen_a_subject_is_no_part_of_one(text: str) -> None:
+def test_subject_wildcards_are_refused(text: str) -> None:
     with pytest.raises(ValueError, match="subject"):
         names.token(text)

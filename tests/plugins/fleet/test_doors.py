@@ -127,7 +127,7 @@ async def test_machine_detects_admission_after_a_lost_answer(host: Host, tmp_pat
         await join(await host.enrollment.ticket(), file, "laptop")
 
 
-async def test_what_a_machine_was_asked_is_answered_before_the_server_reads_its_keys_anew(
+async def test_requests_are_answered_before_the_server_reloads_its_keys(
     host: Host, machines: tuple[FleetConnection, FleetConnection]
 ) -> None:
     asked, answering = asyncio.Event(), asyncio.Event()
@@ -160,7 +160,7 @@ def test_expired_ticket_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "U", "x" * 56, "UA" + "A" * 54, '"}]}'])
-def test_what_is_no_public_key_never_reaches_the_configuration(tmp_path: Path, key: str) -> None:
+def test_invalid_public_key_never_reaches_the_configuration(tmp_path: Path, key: str) -> None:
     keys = KeyRing.opened(tmp_path / "keys.json")
     ticket = keys.issue("tls://127.0.0.1:1", "")
     with pytest.raises(InvalidArgument):
@@ -169,7 +169,7 @@ def test_what_is_no_public_key_never_reaches_the_configuration(tmp_path: Path, k
 
 
 @pytest.mark.parametrize("text", ["", "fleet1.", "fleet1.e30", "fleet1.%%%", "hello", "fleet1.WzEsMiwzLDRd"])
-def test_what_is_no_ticket_is_refused_without_repeating_it(text: str) -> None:
+def test_invalid_ticket_is_refused_without_being_shown(text: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         Ticket.parse(text)
     assert not text or text not in refused.value.message

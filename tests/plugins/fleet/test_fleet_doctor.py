@@ -36,7 +36,7 @@ def test_healthy_fleet() -> None:
         (replace(WHOLE, machines=(replace(HERE, cli_version=""),)), "fleet", "one "),
     ],
 )
-def test_what_is_wrong_is_said_with_what_to_do(state: FleetState, subject: str, detail: str) -> None:
+def test_problem_is_reported_with_a_fix(state: FleetState, subject: str, detail: str) -> None:
     (wrong,) = [found for found in judged(state) if not found[1]]
     assert wrong[0] == subject
     assert detail in wrong[2]
@@ -67,7 +67,7 @@ async def test_a_fleet_is_asked_while_it_is_up_and_missed_when_it_is_not(tmp_pat
     assert found[0][:2] == ("fleet", False)
 
 
-def test_what_is_damaged_or_half_set_is_a_finding(tmp_path: Path) -> None:
+def test_damaged_or_incomplete_fleet_settings_are_findings(tmp_path: Path) -> None:
     half = load_settings({"CLAUDE_CODE_MCP_NATS": "tls://127.0.0.1:1"}, state_dir=tmp_path)
     assert [(subject, ok) for subject, ok, *_ in check_fleet(half)] == [("fleet", False)]
     stored = tmp_path / "fleet" / "server" / "server.json"

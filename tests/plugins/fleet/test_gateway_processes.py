@@ -76,7 +76,7 @@ def stdio_gateway(machines: TwoMachines) -> Any:
         pytest.param("http", ERAS[0], marks=pytest.mark.soak),
     ],
 )
-async def test_what_a_query_streams_arrives_in_order(machines: TwoMachines, transport: str, mode: str) -> None:
+async def test_query_messages_arrive_in_order(machines: TwoMachines, transport: str, mode: str) -> None:
     listener = Listener()
     with http_gateway(machines) as (_, url):
         server = url if transport == "http" else stdio_gateway(machines)
@@ -127,7 +127,7 @@ async def test_a_question_is_asked_although_no_call_waits(machines: TwoMachines,
         ),
     ],
 )
-async def test_what_a_gateway_has_begun_that_ends_goes_on_at_another(
+async def test_work_of_a_stopped_gateway_continues_at_another(
     machines: TwoMachines, mode: str, ended_by: signal.Signals, tmp_path: Path
 ) -> None:
     """Of two turns one runs and one waits for an answer when the gateway dies in the middle of calls."""

@@ -88,7 +88,7 @@ async def test_a_session_moves_with_its_history_its_tree_and_its_costs(
 
 
 @pytest.mark.soak  # test_story.py
-async def test_a_turn_that_was_lost_with_its_machine_says_so_and_the_session_goes_on(
+async def test_a_turn_that_was_lost_with_its_machine_says_so_and_the_session_continues(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     ledger, cwd = Ledger(), tmp_path / "work"
@@ -130,7 +130,7 @@ async def test_a_turn_that_was_lost_with_its_machine_says_so_and_the_session_goe
 
 
 @pytest.mark.soak  # it is refused: the test above
-async def test_what_a_machine_wrote_after_it_had_lost_a_session_is_put_aside_when_it_gets_it_back(
+async def test_entries_written_after_losing_a_session_are_moved_aside_on_its_return(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     ledger, cwd = Ledger(), tmp_path / "work"
@@ -231,7 +231,7 @@ async def test_secrets_travel_sealed_and_are_opened_for_the_holder_alone(
         await connection.close()
 
 
-async def test_a_session_at_work_is_given_away_only_when_it_may_be_interrupted(
+async def test_a_session_busy_is_given_away_only_when_it_may_be_interrupted(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     source = repository(tmp_path / "source")

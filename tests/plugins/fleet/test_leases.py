@@ -159,7 +159,7 @@ async def test_a_released_session_goes_to_the_next_with_a_newer_epoch(fleet: Fle
         assert await a.holder("s1") == new
 
 
-async def test_a_machine_under_a_new_id_goes_on_with_what_stays_on_it(fleet: FleetConnection) -> None:
+async def test_a_machine_under_a_new_id_continues_with_what_stays_on_it(fleet: FleetConnection) -> None:
     """It was removed and has joined again: the fleet knows the session as that of the machine before."""
     bucket = await OwnershipBucket.opened(fleet)
     before = await bucket.claim("s1", "alice", "before", stays=True)
@@ -531,7 +531,7 @@ async def test_nothing_is_confirmed_while_the_lease_does_not_stand(fleet: FleetC
         assert at.begun_without_lease == []
 
 
-async def test_a_claim_waits_for_the_confirmation_and_goes_on_with_the_same_epoch(fleet: FleetConnection) -> None:
+async def test_a_claim_waits_for_the_confirmation_and_continues_with_the_same_epoch(fleet: FleetConnection) -> None:
     async with confirming(fleet) as (at, first, second):
         # One that is being confirmed, and one whose turn would come later.
         claims = [asyncio.ensure_future(at.holdings.claim(name, "alice")) for name in ("s1", "s2")]
@@ -544,7 +544,7 @@ async def test_a_claim_waits_for_the_confirmation_and_goes_on_with_the_same_epoc
         assert at.turns.calls == ["pause", "resume 1", "resume 1"], "what was paused goes on, once"
 
 
-async def test_a_session_that_is_given_up_while_it_is_confirmed_is_free_and_not_lost(fleet: FleetConnection) -> None:
+async def test_a_session_that_is_abandoned_while_it_is_confirmed_is_free_and_not_lost(fleet: FleetConnection) -> None:
     async with confirming(fleet) as (at, first, second):
         await at.holdings.release(first)
         at.ownership.let_through.release()
@@ -617,7 +617,7 @@ async def test_frozen_machine_continues_if_its_session_was_not_taken(fleet: Flee
 
 
 @pytest.mark.soak  # of the real CLI: test_turns.py
-async def test_turns_are_paused_while_the_server_is_gone_and_go_on_when_it_is_back(tmp_path: Path) -> None:
+async def test_turns_are_paused_while_the_server_is_gone_and_continue_when_it_is_back(tmp_path: Path) -> None:
     port = free_port()
     async with running(tmp_path, port) as server:
         connection = await connect(server.url)

@@ -20,7 +20,7 @@ from tests.support.waiting import until_true
 pytestmark = pytest.mark.programs
 
 
-async def test_sessions_of_a_machine_that_has_lost_its_data_go_on_from_the_copy(
+async def test_sessions_of_a_machine_that_has_lost_its_data_continue_from_the_copy(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     server, laptop = (Computer(tmp_path / name, model.url) for name in ("server", "laptop"))

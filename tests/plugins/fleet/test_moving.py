@@ -74,7 +74,7 @@ async def two_places(tmp_path: Path, model: ScriptedModelThread) -> AsyncIterato
     assert "Traceback" not in server.errors + laptop.errors
 
 
-async def test_a_session_is_moved_with_its_tree_and_goes_on_there(tmp_path: Path, model: ScriptedModelThread) -> None:
+async def test_a_session_is_moved_with_its_tree_and_continues_there(tmp_path: Path, model: ScriptedModelThread) -> None:
     async with two_places(tmp_path, model) as at:
         source = repository(at.laptop.root / "source")
         work = tool("Bash", command="echo new > made.txt && git add made.txt && echo more >> a.txt")
@@ -110,7 +110,7 @@ async def test_a_session_is_moved_with_its_tree_and_goes_on_there(tmp_path: Path
 
 
 @pytest.mark.soak
-async def test_what_cannot_be_moved_stays_and_goes_on_where_it_is(tmp_path: Path, model: ScriptedModelThread) -> None:
+async def test_unmovable_session_continues_on_its_machine(tmp_path: Path, model: ScriptedModelThread) -> None:
     async with two_places(tmp_path, model) as at:
         source = repository(at.laptop.root / "source")
         session_id = (await at.begin(source, script("remember the word heron", "I will")))["sessionId"]
@@ -253,7 +253,7 @@ async def test_a_session_that_the_other_machine_cannot_take_is_given_back(
         assert await at.holder() == "b"
 
 
-async def test_a_message_to_a_session_that_is_moved_goes_on_where_that_goes(
+async def test_a_message_to_a_session_that_is_moved_continues_where_that_goes(
     engine: Running, fleet: FleetConnection
 ) -> None:
     async with handover(engine, fleet) as at:

@@ -47,7 +47,7 @@ async def test_a_server_that_was_killed_is_back_with_its_data(tmp_path: Path, ca
     assert "is running again with its data" in caplog.text
 
 
-async def test_a_server_that_ends_again_and_again_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_ends_again_and_again_is_abandoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_RESTART_PAUSE", 0.0)
     async with running(tmp_path) as server:
         for _ in range(engine.MAX_RESTARTS):

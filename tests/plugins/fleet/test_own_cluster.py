@@ -28,7 +28,7 @@ async def times_stored(connection: FleetConnection, session_id: str, said: str) 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("killed", ["leader", "another"])
-async def test_a_session_goes_on_when_one_of_three_servers_is_killed(
+async def test_a_session_continues_when_one_of_three_servers_is_killed(
     tmp_path: Path, model: ScriptedModelThread, killed: str
 ) -> None:
     fleet = FleetPlaces(tmp_path, model.url, 3, ("north", "south"))

@@ -147,7 +147,7 @@ def test_who_was_served_waits_for_a_turn_of_every_other() -> None:
     assert served(queue) == ["b0", "c0", "a1", "b1"]
 
 
-def test_what_fits_on_no_machine_does_not_hold_up_the_others() -> None:
+def test_unplaceable_session_does_not_block_the_queue() -> None:
     queue = FairQueue()
     queue.add("a0", "alice", replace(DEMAND, labels=frozenset({"gpu"})))
     queue.add("b0", "bob", DEMAND)

@@ -155,9 +155,7 @@ async def test_each_removal_is_done_once_and_none_from_before_a_machine_was_ther
         assert ended == ["ben", "ben", "cem"]
 
 
-async def test_what_somebody_begins_who_was_invited_again_is_not_ended_for_an_old_removal(
-    fleet: FleetConnection, tmp_path: Path
-) -> None:
+async def test_old_removal_does_not_affect_a_person_invited_again(fleet: FleetConnection, tmp_path: Path) -> None:
     ended: list[str] = []
     present = ["local", "ben"]
 
@@ -181,7 +179,7 @@ async def test_what_somebody_begins_who_was_invited_again_is_not_ended_for_an_ol
         assert ended == ["ben"]
 
 
-async def test_a_removal_that_cannot_be_noted_is_not_taken_for_one_that_was(fleet: FleetConnection) -> None:
+async def test_a_removal_that_cannot_be_noted_is_not_mistaken_for_one_that_was(fleet: FleetConnection) -> None:
     named = NamedFleet(await fleet.jetstream.key_value(names.SESSIONS), [])
     gateway = Gateway(fleet, named, choose, load_settings({}))
 

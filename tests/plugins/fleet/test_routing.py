@@ -70,7 +70,7 @@ def test_a_session_is_moved_by_the_gateway_to_a_machine_that_must_be_named() -> 
             route("tools/call", tool_call("claude_manage_session", sessionId=SESSION, **wrong), "ann")
 
 
-def test_what_is_for_the_gateway_is_not_sent_on() -> None:
+def test_gateway_fields_are_not_forwarded() -> None:
     arguments = {"prompt": "x", "machine": "a", "labels": ["gpu"], "workingDirectory": "/w", "messageKey": "k"}
     found = route("tools/call", tool_call("claude_create_session", **arguments), "ann")
     assert found.params["arguments"] == {"prompt": "x", "workingDirectory": "/w", "messageKey": "k"}

@@ -146,7 +146,7 @@ async def test_message_with_a_lost_acknowledgment_is_delivered_once(fleet: Fleet
     assert loaded[1:] == [*batch, marker("a title")]
 
 
-async def test_what_arrives_late_is_either_taken_or_refused_never_doubled(fleet: FleetConnection) -> None:
+async def test_late_messages_are_accepted_or_refused_but_never_duplicated(fleet: FleetConnection) -> None:
     lossy = LossyConnection(fleet)
     store = TranscriptStore(lossy)  # type: ignore[arg-type]
     await store.append(SESSION, [entry("before")], holding=held(1))

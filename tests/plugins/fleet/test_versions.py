@@ -45,7 +45,7 @@ async def changed_document(fleet: FleetConnection, tmp_path: Path, **changes: An
     return store
 
 
-async def test_what_a_newer_machine_has_added_is_ignored_and_what_an_older_one_lacks_has_its_default(
+async def test_unknown_fields_of_newer_machines_are_ignored_and_missing_ones_have_defaults(
     fleet: FleetConnection, tmp_path: Path
 ) -> None:
     question = {"id": "q", "title": "t", "since": 3}

@@ -101,7 +101,7 @@ def test_question_and_end_of_a_turn_reach_a_webhook_ntfy_and_a_browser(console: 
     assert keys.decrypt(at_the_end[2].body)["kind"] == "ended"
 
 
-def test_a_test_message_tells_whether_it_arrived(console: Console, alice: Browser) -> None:
+def test_a_test_message_reports_whether_it_arrived(console: Console, alice: Browser) -> None:
     with receiving(200, 500) as webhook:
         made = alice.post("/api/push/receivers", {"kind": "webhook", "url": webhook.url}).json["receiver"]
         path = f"/api/push/receivers/{made['id']}"
@@ -225,7 +225,7 @@ async def test_a_receiver_that_redirects_is_not_followed() -> None:
         assert (reply.status, reply.ok) == (302, False)
 
 
-async def test_a_receiver_that_says_nothing_is_given_up_in_time() -> None:
+async def test_a_receiver_that_says_nothing_is_abandoned_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute:
         url = f"http://127.0.0.1:{mute.getsockname()[1]}"
         with pytest.raises(SendFailed, match="time"):

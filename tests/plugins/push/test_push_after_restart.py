@@ -78,7 +78,9 @@ async def taken(got: Any) -> Any:
     return await asyncio.to_thread(got.next)
 
 
-async def test_the_next_server_tells_what_was_not_delivered_with_the_same_id(push: MakePush, service: Service) -> None:
+async def test_the_next_server_reports_what_was_not_delivered_with_the_same_id(
+    push: MakePush, service: Service
+) -> None:
     with receiving(503, 200) as got:
         before = push()
         before.preferences.add("local", receiver(got.url))

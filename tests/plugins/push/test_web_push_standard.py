@@ -34,7 +34,7 @@ def test_the_example_of_the_standard_is_read(browser: BrowserKeys) -> None:
     assert browser.plaintext(decode64(_SENT)) == b"When I grow up, I want to be a watermelon"
 
 
-def test_what_is_encrypted_here_is_read_by_the_reader_that_reads_the_example(browser: BrowserKeys) -> None:
+def test_own_encryption_is_read_by_the_reader_of_the_standards_example(browser: BrowserKeys) -> None:
     message = "Ein Satz, größer als ASCII.".encode()
     assert browser.plaintext(encrypt(message, _BROWSER_POINT, _AUTH)) == message
 

@@ -90,7 +90,7 @@ CLAUDE_CODE: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", CLAUDE_CODE)
-def test_what_claude_code_sends_stays_what_it_is(name: str) -> None:
+def test_requests_of_claude_code_are_forwarded_unchanged(name: str) -> None:
     assert rebuilt(CLAUDE_CODE[name]) == CLAUDE_CODE[name]
 
 

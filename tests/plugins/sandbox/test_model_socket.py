@@ -345,7 +345,7 @@ async def test_an_answer_that_the_session_hangs_up_on_is_counted(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("seconds", "output"), [(0.0, 0), (2.0, 600), (60.0, 1000)])
-async def test_what_is_not_answered_when_the_process_ends_is_estimated(
+async def test_unanswered_requests_are_estimated_when_the_process_ends(
     tmp_path: Path, seconds: float, output: int
 ) -> None:
     now = 0.0

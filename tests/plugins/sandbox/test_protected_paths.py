@@ -118,7 +118,7 @@ def test_a_directory_is_known_by_another_name(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("requested", ["home/op/.cache/x", "home/op/.dotfiles", "tmp/claude-code-mcp-1.2.3.4-files"])
-def test_what_nobody_listed_is_judged_more_strictly(machine: Machine, requested: str) -> None:
+def test_unlisted_directories_are_checked_more_strictly(machine: Machine, requested: str) -> None:
     directory = str(machine.root / requested)
     assert machine.protected().conflict(directory) is None
     assert machine.protected().conflict_of_choice(directory) is not None

@@ -167,7 +167,7 @@ async def test_a_client_that_waits_for_leave_to_send_gets_it() -> None:
         writer.close()
 
 
-async def test_a_head_that_has_no_end_and_one_that_never_comes_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_head_that_has_no_end_and_one_that_never_comes_are_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(proxy_module, "_HEAD_SECONDS", 0.2)
     async with proxying([LISTED]) as behind:
         assert status(await behind.raw(b"GET http://x/ HTTP/1.1\r\n" + b"X: " + b"a" * 200_000)) in (0, 400)

@@ -259,7 +259,7 @@ async def test_anything_but_yes_is_no(issuer: Issuer, answer: dict[str, Any]) ->
     assert await asking(issuer).check("opaque") is None
 
 
-async def test_what_is_not_active_is_asked_about_once_for_a_while_and_pushes_out_nothing(
+async def test_inactive_tokens_are_cached_without_displacing_others(
     issuer: Issuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     issuer.active["opaque"] = {"active": True, **issuer.claims(RESOURCE)}
@@ -405,7 +405,7 @@ def test_settings_that_would_be_unsafe_are_refused(name: str, value: str) -> Non
         ("CLIENT_ID", "us"),
     ],
 )
-def test_what_is_for_another_authorization_server_is_refused_where_this_one_is_one(name: str, value: str) -> None:
+def test_issuer_settings_are_refused_with_the_built_in_authorization_server(name: str, value: str) -> None:
     given = {"CLAUDE_CODE_MCP_OAUTH": "true"}
     assert len(authenticators(load_settings(given))) == 1
     with pytest.raises(InvalidArgument, match=f"OAUTH_{name} "):
@@ -437,7 +437,7 @@ async def test_reassigned_name_is_refused(issuer: Issuer) -> None:
     assert await callers.by_token(sign(issuer.claims(RESOURCE, name="ann", sub="user-2"))) is None
 
 
-async def test_what_rests_on_an_access_token_ends_with_it(issuer: Issuer) -> None:
+async def test_streams_end_with_their_access_token(issuer: Issuer) -> None:
     callers = TokenCallers(settings(issuer), tokens(issuer), nobody_objects)
     person = await callers.by_token(sign(issuer.claims(RESOURCE, exp=int(time.time()) - 5)))
     assert person is not None, "the clocks may differ a little"

@@ -618,7 +618,7 @@ async def test_documents_that_are_none_push_out_no_client(monkeypatch: pytest.Mo
         assert asked.count("/good") == 1
 
 
-async def test_an_address_has_so_many_documents_read_and_no_more(served: Embedded) -> None:
+async def test_an_address_has_a_limited_number_of_documents_read_and_no_more(served: Embedded) -> None:
     """Each is a request to somewhere else, and a place that everybody else waits for."""
     client = await PlainClient.registered(served)
     async with client.http() as http:

@@ -84,7 +84,7 @@ async def test_a_client_is_known_by_the_document_at_its_id(
         assert identity.principal == "ann"
 
 
-async def test_what_a_removed_person_has_left_is_ended_until_that_has_worked(start_service: StartService) -> None:
+async def test_cleanup_after_a_removed_person_is_retried(start_service: StartService) -> None:
     service = await start_service()
     embedded, ended, works = served(service), list[str](), False
     people, server = embedded.people, embedded.way._server

@@ -33,7 +33,7 @@ async def hello(served: Embedded, token: str) -> httpx2.Response:
 
 @pytest.mark.soak  # tests/plugins/console/browser/test_passkeys.py
 @pytest.mark.parametrize("mode", [pytest.param("legacy", marks=pytest.mark.soak), "2026-07-28"])
-async def test_a_client_signs_in_by_itself_and_its_person_has_sessions_of_their_own(
+async def test_a_client_signs_in_automatically_and_its_person_has_sessions_of_their_own(
     served: Embedded, mode: str
 ) -> None:
     async with (
@@ -55,7 +55,7 @@ async def test_a_client_signs_in_by_itself_and_its_person_has_sessions_of_their_
 
 @pytest.mark.soak  # that of Python does above
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_client_of_the_typescript_sdk_signs_in_by_itself(served: Embedded, era: str) -> None:
+async def test_a_client_of_the_typescript_sdk_signs_in_automatically(served: Embedded, era: str) -> None:
     try:
         npm.install(HERE / "package.json", PACKAGES)
     except npm.Unavailable as reason:

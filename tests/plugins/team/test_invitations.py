@@ -91,7 +91,7 @@ def test_inconsistent_options_are_refused(people: People, arguments: tuple[str, 
     assert reason in refused.stderr
 
 
-def test_without_an_address_nobody_is_invited(people: People) -> None:
+def test_without_an_address_no_one_is_invited(people: People) -> None:
     refused = people("invite", "alice")
     assert refused.returncode == 2
     assert "CLAUDE_CODE_MCP_WEB_URL" in refused.stderr

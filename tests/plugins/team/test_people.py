@@ -51,7 +51,7 @@ NO_STRINGS: tuple[object, ...] = ({}, 7, None)
 # -- names ------------------------------------------------------------------------------------------------------------
 
 
-async def test_what_somebody_has_signed_in_to_is_not_the_next_persons_of_their_name(issuer: Issuer) -> None:
+async def test_hub_sign_ins_are_not_inherited_with_a_name(issuer: Issuer) -> None:
     before = await callers_of(issuer).by_token(token_of(issuer, "user-1"))
     assert before is not None
     # Sign-ins are on the disk, and who has come by a name is not.
@@ -62,7 +62,7 @@ async def test_what_somebody_has_signed_in_to_is_not_the_next_persons_of_their_n
     assert not await restarted.stands(before)
 
 
-async def test_the_groups_of_somebody_are_known_before_they_come_to_the_next_server(
+async def test_the_groups_of_a_person_are_known_before_they_come_to_the_next_server(
     issuer: Issuer, tmp_path: Path
 ) -> None:
     now = time.time()
@@ -166,7 +166,7 @@ async def test_a_profile_that_cannot_be_served_is_refused_as_often_as_it_is_aske
 # -- scopes -----------------------------------------------------------------------------------------------------------
 
 
-async def test_without_the_scopes_of_the_settings_nobody_is_let_in_anywhere(issuer: Issuer) -> None:
+async def test_without_the_scopes_of_the_settings_no_one_is_let_in_anywhere(issuer: Issuer) -> None:
     callers = callers_of(issuer, CLAUDE_CODE_MCP_OAUTH_SCOPES="claude")
     lacking, enough = token_of(issuer, "user-1", scope="mail"), token_of(issuer, "user-1", scope="claude mail")
     assert await callers.by_token(lacking) is None

@@ -53,7 +53,7 @@ def served(python: Path, tmp_path_factory: pytest.TempPathFactory, model: Script
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_a_client_signs_in_by_itself_and_has_what_its_groups_may(served: Served, mode: str) -> None:
+async def test_a_client_signs_in_automatically_and_has_what_its_groups_may(served: Served, mode: str) -> None:
     leads, prompt = served.place.root / "leads", script("Hi.", "Hello.")
     async with (
         signed_in(served, "ann", mode) as (ann, _),
@@ -68,7 +68,7 @@ async def test_a_client_signs_in_by_itself_and_has_what_its_groups_may(served: S
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-def test_a_client_of_the_typescript_sdk_signs_in_by_itself(served: Served, era: str) -> None:
+def test_a_client_of_the_typescript_sdk_signs_in_automatically(served: Served, era: str) -> None:
     try:
         npm.install(HERE / "package.json", PACKAGES)
     except npm.Unavailable as reason:

@@ -185,7 +185,9 @@ async def call(client: Client, name: str, **arguments: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("mode", ["legacy", pytest.param("2026-07-28", marks=pytest.mark.soak)])
-async def test_a_client_signs_in_by_itself_and_its_person_has_sessions_of_their_own(served: Served, mode: str) -> None:
+async def test_a_client_signs_in_automatically_and_its_person_has_sessions_of_their_own(
+    served: Served, mode: str
+) -> None:
     async with signed_in(served, "ann", mode) as (ann, memory), signed_in(served, "bob", mode) as (bob, _):
         made = await call(ann, "claude_code", prompt=script("Hi.", "Hello Ann."))
         assert made["result"] == "Hello Ann."
@@ -219,7 +221,7 @@ async def test_a_group_has_the_profile_that_the_policy_gives_it(served: Served) 
 
 
 @pytest.mark.parametrize("era", [pytest.param("legacy", marks=pytest.mark.soak), "modern"])
-def test_a_client_of_the_typescript_sdk_signs_in_by_itself(served: Served, era: str) -> None:
+def test_a_client_of_the_typescript_sdk_signs_in_automatically(served: Served, era: str) -> None:
     served.provider.sign_in_as("cleo")
     command = ["node", str(HERE / "client.mjs"), str(PACKAGES), served.server.url, era, CALLBACK]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -152,7 +152,7 @@ async def test_a_stream_ends_when_its_token_of_this_very_server_is_given_back(
     door.watching.cancel()
 
 
-async def test_what_rests_on_a_sign_in_ends_with_it(issuer: Issuer) -> None:
+async def test_streams_end_with_their_sign_in(issuer: Issuer) -> None:
     door = door_of(issuer)
     callers = door.callers
     assert isinstance(callers, TokenCallers)

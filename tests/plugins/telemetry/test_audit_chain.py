@@ -51,7 +51,7 @@ def test_lines_follow_each_other_over_restarts_and_servers_at_once(tmp_path: Pat
     assert report.last == last_chain(path)
 
 
-def test_the_chain_goes_on_in_the_file_that_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_chain_continues_in_the_file_that_comes_next(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "audit.jsonl"
     for _ in range(6):
         write(path, *range(10), max_bytes=3000)
@@ -73,7 +73,7 @@ CHANGES: dict[str, Callable[[list[str]], list[str]]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_somebody_makes_of_the_lines_is_found(tmp_path: Path, change: str) -> None:
+def test_what_a_person_makes_of_the_lines_is_found(tmp_path: Path, change: str) -> None:
     path = tmp_path / "audit.jsonl"
     path.write_text('{"act": "from before"}\n')
     write(path, *range(10))
@@ -94,7 +94,7 @@ BEGINNINGS: dict[str, Callable[[list[str]], list[str]]] = {
 
 
 @pytest.mark.parametrize("change", BEGINNINGS)
-def test_what_somebody_makes_of_the_beginning_is_found(
+def test_what_a_person_makes_of_the_beginning_is_found(
     tmp_path: Path, change: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "audit.jsonl"

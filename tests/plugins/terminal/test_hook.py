@@ -122,7 +122,7 @@ def test_a_server_that_does_nothing_does_not_hold_up_a_note(
     assert hook.run("PostToolUse", event(sandbox, tool_response="x" * 3_000_000)) == SILENT
 
 
-def test_every_hook_that_waits_for_a_server_runs_beside_the_terminal() -> None:
+def test_every_hook_that_waits_for_a_server_runs_next_to_the_terminal() -> None:
     hooks = json.loads((PLUGIN / "hooks" / "hooks.json").read_text())["hooks"]
     beside = {name for name, (entry,) in hooks.items() if entry["hooks"][0].get("async")}
     assert {*hooks} - beside == {"SessionStart", "SessionEnd", "PermissionRequest"}

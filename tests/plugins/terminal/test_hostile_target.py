@@ -257,7 +257,7 @@ async def test_a_redirect_is_not_followed(
     assert reached == []
 
 
-async def test_a_certificate_that_nobody_vouches_for_gets_no_token(
+async def test_a_certificate_that_no_one_vouches_for_gets_no_token(
     server: Service, sandbox: Sandbox, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Such as that of another server at the address of the target."""

@@ -39,7 +39,7 @@ def test_a_terminal_that_was_opened_after_the_first_look_is_found() -> None:
             until(lambda: is_used(later))
 
 
-def test_without_a_terminal_nobody_types() -> None:
+def test_without_a_terminal_no_one_types() -> None:
     nowhere = subprocess.DEVNULL
     with subprocess.Popen(["sleep", "1000"], stdin=nowhere, stdout=nowhere, stderr=nowhere) as process:
         assert device_of(process.pid) is None

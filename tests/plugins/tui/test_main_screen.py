@@ -205,9 +205,7 @@ async def test_sessions_are_previewed_while_going_through_the_list(place: Shared
 
 
 @pytest.mark.soak  # tests/cli/test_sessions.py
-async def test_what_a_session_changed_in_its_worktree_is_shown_and_merged(
-    place: SharedPlace, sessions: LiveSessions
-) -> None:
+async def test_worktree_changes_are_shown_and_merged(place: SharedPlace, sessions: LiveSessions) -> None:
     checkout = place.sandbox.project / "checkout"
     repository(checkout)
     write = tool("Write", file_path="${cwd}/new.txt", content="one new line\n")

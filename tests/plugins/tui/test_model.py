@@ -75,7 +75,7 @@ def test_a_budget_that_is_nearly_used_up_is_noted_and_among_the_costs() -> None:
     assert budget_lines({}) == []
 
 
-def test_what_history_and_feed_both_tell_is_there_once_and_in_order() -> None:
+def test_history_and_feed_are_merged_in_order_without_duplicates() -> None:
     conversation = ShownConversation(SHOP)
     conversation.fold(page(*EVENTS))
     items: list[dict[str, Any]] = [
@@ -231,7 +231,7 @@ def test_chunks_are_the_same_however_the_text_was_torn(parts: list[str]) -> None
     assert (whole.chunks, whole.tail) == (pieces.chunks, pieces.tail)
 
 
-def test_code_that_is_too_long_for_a_chunk_goes_on_as_code() -> None:
+def test_code_that_is_too_long_for_a_chunk_continues_as_code() -> None:
     text = ChunkedText("```python\n" + "x = 1\n" * 3_000 + "```\nend\n")
     assert len(text.chunks) > 2
     assert all(chunk.startswith("```python\n") for chunk in text.chunks)
@@ -326,7 +326,7 @@ def test_a_row_says_whose_it_is_and_with_whom_it_is_shared() -> None:
 # -- the list -----------------------------------------------------------------------------------------------------
 
 
-def test_those_that_need_a_person_are_first_then_those_at_work_then_the_rest() -> None:
+def test_those_that_need_a_person_are_first_then_those_busy_then_the_rest() -> None:
     asking = {**SESSIONS[1], "activeStatus": "waiting_for_input", "asks": ["Run: ls", "Run: cat"]}
     live = [SESSIONS[0], asking, SESSIONS[2]]
     random.Random(1).shuffle(live)

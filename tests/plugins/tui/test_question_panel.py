@@ -36,7 +36,7 @@ def interface(question: Any) -> tuple[RecordedServer, Tui]:
     [(COMMAND, "rm -rf ~/important", "a"), (COMMAND, "rm -rf ~/important", "s"), (PLAN, "Step 59", "e")],
     ids=["command", "for-the-session", "plan"],
 )
-async def test_what_is_longer_than_the_screen_is_approved_only_after_its_end_was_seen(
+async def test_question_longer_than_the_screen_needs_its_end_on_screen(
     question: Any, end: str, key: str, size: tuple[int, int]
 ) -> None:
     server, app = interface(question)
@@ -94,7 +94,7 @@ async def test_the_option_at_the_cursor_is_on_the_screen(size: tuple[int, int]) 
     assert server.answers[0]["answers"] == ["option59"]
 
 
-async def test_what_a_notification_covers_was_not_on_the_screen() -> None:
+async def test_lines_behind_a_notification_do_not_count_as_shown() -> None:
     server, app = interface(asking("Bash", {"command": "\n".join(f"echo {number}" for number in range(4))}))
     async with app.run_test(size=(30, 10), notifications=True) as pilot:
         screen = Screen(app, pilot)

@@ -188,7 +188,7 @@ async def test_a_choice_is_made_with_the_mouse_alone() -> None:
         await screen.shows("Where? 2 of 2")
 
 
-async def test_what_is_pasted_keeps_its_lines_and_steers_nothing() -> None:
+async def test_pasted_text_keeps_its_lines_and_loses_control_characters() -> None:
     server = RecordedServer()
     app = Tui(lambda: server, "/src/shop", clock=lambda: NOW)
     async with app.run_test(size=(80, 24)) as pilot:

@@ -113,7 +113,7 @@ async def test_a_plan_is_sent_back_with_feedback_and_then_approved(place: Shared
 
 
 @pytest.mark.soak
-async def test_escape_interrupts_the_turn_and_the_session_goes_on(place: SharedPlace, sessions: LiveSessions) -> None:
+async def test_escape_interrupts_the_turn_and_the_session_continues(place: SharedPlace, sessions: LiveSessions) -> None:
     made = sessions.create(script("Work.", tool("Bash", command=ENDLESS)), allowedTools=["Bash"], **at(place))
     async with opened(place, session_id=made["sessionId"]) as screen:
         await screen.until(lambda: "tool" in screen.kinds, "the call")
@@ -123,7 +123,7 @@ async def test_escape_interrupts_the_turn_and_the_session_goes_on(place: SharedP
         await screen.shows("Went on.", "✓ done")
 
 
-async def test_what_claude_has_not_read_when_its_turn_is_interrupted_is_in_the_input_again(
+async def test_unread_messages_return_to_the_input_after_an_interruption(
     place: SharedPlace, sessions: LiveSessions
 ) -> None:
     made = sessions.create(script("Work.", tool("Bash", command=ENDLESS)), allowedTools=["Bash"], **at(place))
@@ -176,7 +176,7 @@ async def test_a_session_is_found_on_disk_by_typing_and_resumed(place: SharedPla
 
 
 @pytest.mark.soak  # of a client: tests/startup/shared
-async def test_the_server_is_restarted_and_the_conversation_goes_on(place: SharedPlace) -> None:
+async def test_the_server_is_restarted_and_the_conversation_continues(place: SharedPlace) -> None:
     async with opened(place) as screen:
         await screen.say(script("Before.", "Said before."))
         await screen.shows("Said before.", "✓ done")

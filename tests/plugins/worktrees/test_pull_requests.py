@@ -201,9 +201,7 @@ async def test_a_token_for_the_companys_github_goes_to_no_other_host_not_even_wi
     assert ["ge-token" in (tmp_path / file).read_text() for file in ("environment", "of-git")] == [named, named]
 
 
-async def test_what_glab_says_when_it_fails_is_passed_on(
-    tmp_path: Path, gitlab_home: Home, upstream: tuple[str, Path]
-) -> None:
+async def test_glab_error_is_forwarded(tmp_path: Path, gitlab_home: Home, upstream: tuple[str, Path]) -> None:
     url, _ = upstream
     host = url.removeprefix("http://").partition("/")[0]
     _set_up_glab(tmp_path, host)

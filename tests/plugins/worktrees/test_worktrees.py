@@ -374,7 +374,7 @@ async def test_a_plan_says_why_there_can_be_no_merge_and_changes_nothing(made: M
     assert (git(repo, "for-each-ref"), git(worktree.path, "status", "--porcelain")) == (tips, files)
 
 
-async def test_branches_that_have_diverged_are_merged_beside_a_dirty_tree(made: Make, repo: Path) -> None:
+async def test_branches_that_have_diverged_are_merged_next_to_a_dirty_tree(made: Make, repo: Path) -> None:
     worktree, changes = await made()
     commit(worktree.path, one="1\n")
     commit(repo, other="o\n")
@@ -474,7 +474,7 @@ async def test_impossible_merge_changes_nothing(
 # -- discarding ---------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_merged_is_discarded_at_once_with_its_branch(made: Make, repo: Path) -> None:
+async def test_merged_worktree_is_discarded_with_its_branch(made: Make, repo: Path) -> None:
     worktree, changes = await made()
     commit(worktree.path, new="1\n")
     await changes.merge(None)

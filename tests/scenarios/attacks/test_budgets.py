@@ -133,7 +133,7 @@ async def test_a_batch_cannot_be_ordered_past_the_count(start_service: StartServ
 FREE = {"type": "result", "subtype": "success", "is_error": False, "result": "done", "total_cost_usd": 0}
 
 
-async def test_sessions_that_claim_to_cost_nothing_use_up_the_day_all_the_same(start_forgery: StartForgery) -> None:
+async def test_sessions_that_claim_to_cost_nothing_use_up_the_day_anyway(start_forgery: StartForgery) -> None:
     """Eight of them ran under a limit for two."""
     each = 100_000 * HIGHEST_INPUT
     forgery: Forgery = await start_forgery(policy=Policy(Profile(limits=Limits(daily_usd=2 * each, sessions=2))))

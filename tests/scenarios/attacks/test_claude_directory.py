@@ -88,7 +88,7 @@ async def test_nothing_of_the_users_directory_is_changed_but_the_sessions_own(
 
 
 @pytest.mark.soak
-async def test_a_session_goes_on_in_and_out_of_a_sandbox(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_a_session_continues_in_and_out_of_a_sandbox(start_service: StartService, sandbox: Sandbox) -> None:
     """What it can take back is its own on both sides."""
     notes = sandbox.project / "notes"
     notes.write_text("zero")

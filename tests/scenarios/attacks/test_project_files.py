@@ -132,7 +132,7 @@ async def test_the_attacks_are_alive_where_a_project_is_trusted(start_service: S
 
 @pytest.mark.soak
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
-async def test_what_a_trusted_project_runs_is_in_the_sandbox(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_programs_of_a_trusted_project_run_in_the_sandbox(start_service: StartService, sandbox: Sandbox) -> None:
     trusting = {"isolation": "sandbox", "setting_sources": ("user", "project", "local")}
     ran = await ran_under(start_service, sandbox, REMOTE_PROFILE.model_copy(update=trusting))
     assert (ran.inside, ran.outside) == (TRUSTED, [])

@@ -135,7 +135,7 @@ async def test_a_plan_is_reviewed_and_carried_out(service: Service, sandbox: San
 
 
 @on()
-async def test_an_interrupted_turn_ends_as_such_and_the_session_goes_on(service: Service, sandbox: Sandbox) -> None:
+async def test_an_interrupted_turn_ends_as_such_and_the_session_continues(service: Service, sandbox: Sandbox) -> None:
     prompt = script("work", {**tool("Bash", command=ENDLESS), "usage": {"input_tokens": UNIT, "output_tokens": 10}})
     turn = await service.create(prompt, options(sandbox, allowed_tools=("Bash",)))
     session = turn.session

@@ -134,7 +134,7 @@ async def test_a_client_finds_the_sessions_of_its_own_home_and_those_in_memory(
 
 
 @pytest.mark.soak
-async def test_a_message_of_another_client_goes_on_in_the_environment_of_that_client(
+async def test_a_message_of_another_client_continues_in_the_environment_of_that_client(
     server: Server, make_place: MakePlace, model: ScriptedModelThread
 ) -> None:
     place = make_place("ann")
@@ -158,7 +158,7 @@ def enumerate_changes(values: list[str]) -> list[tuple[int, str]]:
 
 
 @pytest.mark.soak
-async def test_a_message_joins_a_turn_at_work_whatever_its_sender_is_like(
+async def test_a_message_joins_a_turn_busy_whatever_its_sender_is_like(
     server: Server, make_place: MakePlace, model: ScriptedModelThread
 ) -> None:
     place = make_place("ann")
@@ -229,7 +229,7 @@ async def test_a_turn_is_judged_by_the_home_of_the_client_that_began_it(
     assert (await end_of(turn)).result == "read"
 
 
-def test_what_describes_one_window_does_not_make_environments_differ() -> None:
+def test_window_variables_do_not_distinguish_environments() -> None:
     base = {"PATH": "/bin", "HOME": "/home/ann", "ANTHROPIC_API_KEY": "k"}
     window = {
         "TERM": "xterm",

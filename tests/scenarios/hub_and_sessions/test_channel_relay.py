@@ -184,7 +184,7 @@ async def test_dead_channel_is_reconnected_for_the_next_question(allowing: Chann
 
 @pytest.mark.soak
 @ON_SHARED_LOOP
-async def test_what_is_too_large_to_be_shown_whole_cannot_be_allowed_from_a_channel(deciding: Channel) -> None:
+async def test_question_too_large_for_a_channel_cannot_be_allowed_there(deciding: Channel) -> None:
     rig, session, _ = deciding
     file = rig.sandbox.project / "too-large"
     request, ending = await asked(deciding, tool("Write", file_path=str(file), content="a line of it\n" * 24_000))

@@ -64,7 +64,7 @@ async def test_a_server_that_was_disabled_when_a_session_began_is_there_when_it_
     assert (await rig.say(session, tool("mcp__x__echo", a=1), "${tool_result}")).result == '{"a": 1}'
 
 
-async def test_what_has_not_changed_keeps_its_connection(start_rig: StartRig) -> None:
+async def test_unchanged_servers_keep_their_connection(start_rig: StartRig) -> None:
     rig: Rig = await start_rig({"x": program()})
     await rig.hub.connect()
     client = rig.hub._pools["x"].shown.client

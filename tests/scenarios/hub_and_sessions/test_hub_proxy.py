@@ -406,7 +406,7 @@ async def test_a_call_waits_for_a_server_that_is_still_starting(
 
 
 @BOTH
-async def test_what_a_server_logs_during_a_call_reaches_its_caller_from_the_level_it_wants(
+async def test_server_logs_during_a_call_reach_its_caller_at_the_chosen_level(
     start_rig: StartRig, connect: StartCaller, mode: str
 ) -> None:
     rig: Rig = await start_rig({"x": program(A_SERVER, "logs")}, rules(ALLOW_ALL), toolsets="hub-tools")

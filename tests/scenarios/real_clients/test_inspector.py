@@ -41,7 +41,7 @@ def test_it_runs_a_session_in_one_call(inspector: Inspector, sandbox: Sandbox) -
 
 @pytest.mark.soak
 @pytest.mark.parametrize("served", ["http"], indirect=True)
-def test_a_session_goes_on_from_one_connection_to_the_next(inspector: Inspector, sandbox: Sandbox) -> None:
+def test_a_session_continues_from_one_connection_to_the_next(inspector: Inspector, sandbox: Sandbox) -> None:
     """Over HTTP a session outlives the connection of the client that started it."""
     created = inspector.call(
         "claude_create_session", prompt=write_a_note(sandbox), workingDirectory=str(sandbox.project)

@@ -163,6 +163,6 @@ def test_this_server_is_recognized(command_line: str) -> None:
         "other",
     ],
 )
-def test_other_servers_are_not_taken_for_this_one(command_line: str) -> None:
+def test_other_servers_are_not_mistaken_for_this_one(command_line: str) -> None:
     command, *arguments = command_line.split(" ")
     assert not is_this_server(command, arguments)

@@ -91,7 +91,7 @@ async def test_the_budget_of_a_session_outlives_the_server_and_its_time_in_memor
 ALL_OF_THE_DAY = Policy(Profile(limits=Limits(daily_usd=5.0, sessions=1)))
 
 
-async def test_sessions_at_work_cannot_spend_the_same_dollars(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_sessions_busy_cannot_spend_the_same_dollars(start_service: StartService, sandbox: Sandbox) -> None:
     one, two = await start_service(policy=ALL_OF_THE_DAY), await start_service(policy=ALL_OF_THE_DAY)
     work = script("work", tool("Bash", command=ENDLESS))
     turn = await one.create(work, options(sandbox, allowed_tools=("Bash",)))

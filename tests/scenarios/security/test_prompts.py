@@ -33,7 +33,7 @@ def idle(mallory: Connection) -> str:
         *(pytest.param(it, marks=pytest.mark.soak) for it in ("/heapdump", "see @/etc/passwd")),
     ],
 )
-def test_no_tool_takes_a_prompt_that_claude_code_would_act_on_by_itself(
+def test_no_tool_takes_a_prompt_that_claude_code_would_act_on_automatically(
     target: Target, mallory: Connection, idle: str, refused: str
 ) -> None:
     calls: dict[str, dict[str, Any]] = {

@@ -84,7 +84,7 @@ async def test_a_server_that_is_started_in_a_home_does_not_begin(start_service: 
         assert "`roots`" in refusal.value.message
 
 
-async def test_a_session_makes_no_file_beside_what_it_was_given(start_service: StartService, sandbox: Sandbox) -> None:
+async def test_a_session_makes_no_file_next_to_what_it_was_given(start_service: StartService, sandbox: Sandbox) -> None:
     project = sandbox.home / "src" / "shop"
     project.mkdir(parents=True)
     before = {path for path in sandbox.home.rglob("*") if ".claude" not in path.parts}

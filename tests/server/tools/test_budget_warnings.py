@@ -80,7 +80,7 @@ async def test_the_turn_that_makes_a_budget_low_says_so_and_no_other(
         assert (row["caller"], row["limitUsd"], row["warning"][: len(LOW)]) == ("local", 100, LOW)
 
 
-async def test_a_server_says_what_one_that_was_killed_did_not_come_to_say(
+async def test_server_sends_the_pending_warnings_of_a_killed_one(
     start_service: StartService, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("claude_code_mcp.core.sessions.bookkeeper._LEFT_OVER_DELAY", 0.0)

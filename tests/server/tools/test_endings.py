@@ -112,7 +112,7 @@ async def test_a_query_that_is_cancelled_says_so(start_caller: StartCaller) -> N
     assert "Let me look." in payload["result"]["summary"]
 
 
-async def test_a_call_that_runs_into_a_limit_or_out_of_time_tells_what_it_cost(start_caller: StartCaller) -> None:
+async def test_a_call_that_runs_into_a_limit_or_out_of_time_reports_what_it_cost(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller()
     call = caller.call("claude_code", prompt=SLOW, allowedTools=["Bash"], timeout=4000)
     late = dict((await time_runs_out(caller, call, is_silent)).structured_content or {})
@@ -136,7 +136,7 @@ async def test_a_usage_limit_is_shown_with_the_session_that_it_stopped(start_cal
     assert row["limit"] == report["limit"]
 
 
-async def test_a_server_that_stops_tells_what_its_calls_have_cost_so_far(start_caller: StartCaller) -> None:
+async def test_a_server_that_stops_reports_what_its_calls_have_cost_so_far(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller()
     calling = asyncio.ensure_future(caller.call("claude_code", prompt=SLOW, allowedTools=["Bash"]))
     session = await while_it_speaks(caller, calling)

@@ -53,7 +53,7 @@ def test_prompts_name_only_tools_that_are_offered(toolsets: tuple[Toolset, ...])
             assert set(re.findall(r'\\n \\"(\w+)\\":', arguments)) <= set(known)
 
 
-async def test_what_does_not_fit_a_prompt_is_refused(caller: ToolCaller) -> None:
+async def test_invalid_prompt_arguments_are_refused(caller: ToolCaller) -> None:
     for name, arguments, problem in (
         ("delegate", {}, "task: required"),
         ("delegate", {"task": "x", "other": "y"}, "other: unknown argument"),

@@ -51,7 +51,7 @@ def assert_nothing_twice(caller: ToolCaller) -> None:
 
 
 @ONE_ERA
-async def test_the_stream_goes_on_after_each_answer(start_caller: StartCaller, mode: str) -> None:
+async def test_the_stream_continues_after_each_answer(start_caller: StartCaller, mode: str) -> None:
     elicit, shown = person(accept(decision="Allow once"), accept(decision="Allow once"))
     caller: ToolCaller = await start_caller(mode, elicit)
     bundle = await caller.ok("claude_code_query", prompt=TWO, options={"includePartialMessages": True})
@@ -118,7 +118,7 @@ async def test_fragments_that_come_while_a_person_thinks_are_not_lost(start_call
     assert "truncated" not in bundle
 
 
-async def test_what_happens_while_a_question_is_handed_over_keeps_its_number(
+async def test_events_during_a_question_handover_keep_their_numbers(
     start_caller: StartCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Fragments come when everything is sent, before the call that waits for that goes on."""

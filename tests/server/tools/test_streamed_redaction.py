@@ -45,7 +45,7 @@ def test_what_turns_out_to_be_no_secret_comes_with_the_next_fragment() -> None:
     ]
 
 
-def test_what_is_held_back_comes_at_the_end_of_the_block() -> None:
+def test_withheld_text_appears_at_the_end_of_the_block() -> None:
     fragments = Fragments(redactor)
     assert sent_texts(fragments, fragment("it is o")) == ["it is "]
     *left, stop = fragments.take(STOP)
@@ -60,7 +60,7 @@ def test_blocks_are_distinguished() -> None:
     assert sent_texts(Fragments(redactor), *parts, STOP) == ["", "secret-", "opaque-", "12345"]
 
 
-def test_what_comes_between_the_fragments_of_a_block_does_not_split_a_secret() -> None:
+def test_events_between_fragments_do_not_split_a_secret() -> None:
     ping = {"type": "stream_event", "event": {"type": "ping"}}
     of_agent = {**STOP, "parent_tool_use_id": "agent"}
     parts = [fragment(SECRET[:4]), ping, fragment(SECRET[4:9]), of_agent, fragment(SECRET[9:])]

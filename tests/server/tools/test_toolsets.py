@@ -32,7 +32,7 @@ def test_the_search_finds_names() -> None:
 
 
 @every_row("toolsets", SETS)
-def test_what_is_always_read_names_only_what_is_offered(toolsets: tuple[Toolset, ...]) -> None:
+def test_instructions_name_only_offered_tools(toolsets: tuple[Toolset, ...]) -> None:
     settings = load_settings({}, toolsets=toolsets, allow_disk_resume=True)
     offered = tools_of(settings)
     listed = [tool.listing().model_dump_json() for tool in offered.values()]
@@ -110,7 +110,7 @@ MUST_BE_NAMED = {"code": {"claude_code_session", "claude_code_configure"}}
 
 @pytest.mark.soak
 @pytest.mark.parametrize("toolset", FLOWS)
-async def test_what_a_family_answers_names_only_its_own_tools(start_caller: StartCaller, toolset: str) -> None:
+async def test_results_of_a_family_name_only_its_own_tools(start_caller: StartCaller, toolset: str) -> None:
     caller = await start_caller(toolsets=(toolset,), call_limit_ms=int(HANG_SECONDS * 1000), **LIMITS.get(toolset, {}))
     offered = set(tools_of(caller.service.settings))
     read = await FLOWS[toolset](caller)
@@ -119,7 +119,7 @@ async def test_what_a_family_answers_names_only_its_own_tools(start_caller: Star
 
 
 @pytest.mark.soak
-async def test_a_turn_that_goes_on_is_waited_for_within_the_family(start_caller: StartCaller, tmp_path: Path) -> None:
+async def test_a_turn_that_continues_is_waited_for_within_the_family(start_caller: StartCaller, tmp_path: Path) -> None:
     caller = await start_caller(toolsets=("code",), call_limit_ms=300)
     report = await caller.ok("claude_code", prompt=script("Slow", text("at last", until=str(tmp_path / "go"))))
     assert report["status"] == "running"

@@ -148,7 +148,7 @@ async def test_a_cancelled_call_leaves_the_messages_behind_it_alone(caller: Tool
 
 
 @pytest.mark.soak  # tests/plugins/tui/test_stories.py
-async def test_an_interruption_tells_what_it_dropped(caller: ToolCaller) -> None:
+async def test_an_interruption_reports_what_it_dropped(caller: ToolCaller) -> None:
     prompt = script("Work", tool("Bash", command="until [ -e never ]; do sleep 0.1; done"))
     created = await caller.ok(
         "claude_create_session",
@@ -169,7 +169,7 @@ async def test_an_interruption_tells_what_it_dropped(caller: ToolCaller) -> None
 
 
 @pytest.mark.soak  # tests/core/sessions/test_clear.py
-async def test_clearing_tells_the_new_id_and_the_old_one_leads_to_it(caller: ToolCaller) -> None:
+async def test_clearing_reports_the_new_id_and_the_old_one_leads_to_it(caller: ToolCaller) -> None:
     first = await caller.ok("claude_code", prompt=script("Slow", text("one", delay=0.2)))
     old = first["sessionId"]
     second = await caller.ok("claude_code_reply", sessionId=old, prompt=HELLO)

@@ -173,7 +173,7 @@ GARBAGE = {
 }
 
 
-def test_what_is_no_request_is_left_to_the_server(environment: dict[str, str]) -> None:
+def test_non_requests_are_left_to_the_server(environment: dict[str, str]) -> None:
     garbage = b"".join(line + b"\n" for line in GARBAGE)
     refused = [code for code in GARBAGE.values() if code] * 2
     with HeldClient(environment) as client:
@@ -283,9 +283,7 @@ BROKEN_FILES = ["policy missing", "policy broken", "hub file broken", "configura
 
 
 @pytest.mark.parametrize("broken", BROKEN_FILES)
-def test_what_else_keeps_the_server_from_starting_is_told_too(
-    environment: dict[str, str], tmp_path: Path, broken: str
-) -> None:
+def test_other_start_errors_are_also_reported(environment: dict[str, str], tmp_path: Path, broken: str) -> None:
     variables, arguments, part = broken_files(tmp_path)[broken]
     with Client({**environment, **variables}, *arguments, warm=True) as client:
         assert "result" in client.ask(initialize())

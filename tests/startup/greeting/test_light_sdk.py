@@ -90,7 +90,7 @@ def test_optional_modules_are_not_loaded(usual: dict[str, Any]) -> None:
     assert "prometheus_client" not in usual["modules"], "on stdio"
 
 
-def test_the_packages_of_the_sdk_have_all_their_names_when_somebody_asks(
+def test_the_packages_of_the_sdk_have_all_their_names_when_a_person_asks(
     light: dict[str, Any], usual: dict[str, Any]
 ) -> None:
     assert light["names"] == usual["names"]

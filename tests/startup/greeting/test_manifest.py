@@ -113,7 +113,7 @@ def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["taken"]
 
 
-async def test_a_server_that_cannot_leave_a_manifest_goes_on(tmp_path: Path) -> None:
+async def test_a_server_that_cannot_leave_a_manifest_continues(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     await leave_manifest(McpServer(Service(load_settings({}))).server(), str(tmp_path / "file" / "manifest"))
 

@@ -36,7 +36,7 @@ class Work:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_the_python_sdk_goes_on_after_the_server_is_killed(
+async def test_the_python_sdk_continues_after_the_server_is_killed(
     shared: SharedPlace, sandbox: Sandbox, mode: str
 ) -> None:
     command = StdioServerParameters(command=COMMAND, args=["--shared"], env=shared.environment)
@@ -54,7 +54,7 @@ async def test_the_python_sdk_goes_on_after_the_server_is_killed(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", [Kind("v1", "legacy"), Kind("v2", "modern")], ids=str)
-def test_the_typescript_sdk_goes_on_after_the_server_is_killed(
+def test_the_typescript_sdk_continues_after_the_server_is_killed(
     packages: Packages, shared: SharedPlace, sandbox: Sandbox, kind: Kind
 ) -> None:
     with sdk_client(packages, kind, SHARED, shared.environment, [ALLOW]) as client:
@@ -81,7 +81,7 @@ def test_the_inspector_finds_its_session_again_with_the_next_connection(
 
 
 @pytest.mark.soak
-def test_claude_code_goes_on_after_the_server_is_killed(shared: SharedPlace, sandbox: Sandbox) -> None:
+def test_claude_code_continues_after_the_server_is_killed(shared: SharedPlace, sandbox: Sandbox) -> None:
     claude = [
         find_executable(None, shared.environment),
         *options(SHARED, shared.environment, sandbox.root),

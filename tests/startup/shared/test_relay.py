@@ -46,7 +46,7 @@ def test_a_large_line_is_seen_as_what_it_is(text: str, ascii_only: bool) -> None
             assert (seen.get("id"), seen.get("method")) == (body.get("id"), body.get("method")), encoded[-80:]
 
 
-def test_what_is_no_message_is_seen_as_nothing() -> None:
+def test_invalid_message_is_ignored() -> None:
     deep = b"[" * 100_000
     for garbage in (b"", b"\n", b"null", b"[]", b"{", b"\xff\xfe", b'{"id":', deep, b'{"a":' + deep, BIG.encode()):
         assert look(garbage) == {}
@@ -88,7 +88,7 @@ def test_a_line_that_is_too_long_is_replaced(monkeypatch: pytest.MonkeyPatch) ->
     assert not relay.waiting
 
 
-def test_what_only_reads_is_repeated_and_the_rest_is_refused() -> None:
+def test_only_reading_requests_are_repeated() -> None:
     relay = Relay()
     opening = line(id=0, method="initialize", params={})
     listing = line(id="l", method="tools/list")
@@ -134,7 +134,7 @@ def test_a_handshake_in_flight_is_repeated_as_it_is() -> None:
     assert relay.from_server(answer) == answer
 
 
-def test_a_request_that_ends_every_server_is_given_up() -> None:
+def test_a_request_that_ends_every_server_is_abandoned() -> None:
     relay = Relay()
     relay.from_client(line(id=1, method="tools/list"))
     for _ in range(2):
@@ -207,7 +207,7 @@ def test_a_message_with_a_key_is_repeated_and_a_fork_is_not() -> None:
     assert relay.resume() == keyed
 
 
-def test_what_is_no_id_is_never_written_as_one() -> None:
+def test_invalid_id_is_never_written() -> None:
     relay = Relay()
     wrong_ids: list[Any] = [True, False, None, 1.5, [], {}, "half of a pair: \ud83d"]
     for wrong in wrong_ids:

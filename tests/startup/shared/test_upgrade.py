@@ -31,7 +31,7 @@ def old_installation(root: Path) -> Path:
     return package.parent
 
 
-def test_an_older_server_hands_over_when_nothing_is_at_work(shared: SharedPlace, sandbox: Sandbox) -> None:
+def test_an_older_server_hands_over_when_nothing_is_busy(shared: SharedPlace, sandbox: Sandbox) -> None:
     path = {"PYTHONPATH": str(old_installation(sandbox.root))}
     command = (sys.executable, "-m", "claude_code_mcp")
     gate = sandbox.project / "go on"

@@ -165,7 +165,7 @@ def test_a_form_of_a_server_is_filled_in_field_by_field(guest: Person, asking: S
     assert result(guest, 2) == {"action": "accept", "content": {}}
 
 
-def test_what_is_entered_before_anybody_typed_is_shown_whole(open_browser: OpenBrowser, asking: Site) -> None:
+def test_default_values_of_a_form_are_shown_in_full(open_browser: OpenBrowser, asking: Site) -> None:
     """A field shows the beginning of its value, and a menu that of what is chosen."""
     command = f"echo harmless{' ' * 200}; rm -rf everything"
     cities = [f"City {number} {'of the long names ' * 8}{number}" for number in range(12)]

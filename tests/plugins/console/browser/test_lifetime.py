@@ -75,7 +75,7 @@ def test_an_address_that_leads_nowhere_is_a_page_that_says_so(person: Person, si
 
 
 @pytest.mark.soak
-def test_the_list_tells_how_many_sessions_there_are(person: Person, site: Site) -> None:
+def test_the_list_reports_how_many_sessions_there_are(person: Person, site: Site) -> None:
     person.start("Count", site.project("Counted."))
     person.says("Counted.")
     expect(person.page.locator(".ending").last).to_contain_text("Done")

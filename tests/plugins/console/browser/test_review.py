@@ -161,7 +161,7 @@ def test_what_was_viewed_stays_folded_until_it_changes(person: Person, site: Sit
 
 
 @pytest.mark.parametrize("layout", ["inline", pytest.param("side", marks=pytest.mark.soak)])
-def test_a_plus_beside_the_line_pointed_at_opens_a_comment(person: Person, three_files: str, layout: str) -> None:
+def test_a_plus_next_to_the_line_pointed_at_opens_a_comment(person: Person, three_files: str, layout: str) -> None:
     _open_changes(person, three_files)
     page = person.page
     file = page.locator("details.tool", has_text="app.py")

@@ -276,7 +276,7 @@ def test_fork_is_independent(person: Person, site: Site) -> None:
 
 
 @pytest.mark.soak  # tests/plugins/console/test_conversation.py
-def test_the_list_puts_those_first_that_need_somebody_and_finds_the_rest(person: Person, site: Site) -> None:
+def test_the_list_puts_those_first_that_need_a_person_and_finds_the_rest(person: Person, site: Site) -> None:
     person.start("A quiet zebra", site.project("Quiet."))
     person.says("Quiet.")
     person.start("A question about otters", site.project(tool("Bash", command="touch otter"), "done"))
@@ -300,7 +300,7 @@ def test_the_list_puts_those_first_that_need_somebody_and_finds_the_rest(person:
 
 
 @pytest.mark.soak
-def test_after_a_restart_of_the_server_the_page_goes_on_by_itself(person: Person, site: Site) -> None:
+def test_after_a_restart_of_the_server_the_page_continues_automatically(person: Person, site: Site) -> None:
     person.start("Remember this", site.project("Remembered.", "Still here."))
     person.says("Remembered.")
     page = person.page
@@ -315,7 +315,7 @@ def test_after_a_restart_of_the_server_the_page_goes_on_by_itself(person: Person
 
 
 @pytest.mark.soak  # tests/plugins/console/test_conversation.py
-def test_what_happened_while_the_browser_was_offline_is_there_afterward_once(person: Person, site: Site) -> None:
+def test_events_missed_offline_appear_once_after_reconnecting(person: Person, site: Site) -> None:
     person.start("Count", site.project("One.", "Two.", "Three."))
     person.says("One.")
     page, caller = person.page, Caller(site)
