@@ -31,7 +31,7 @@ def example(name: str) -> ModuleType:
     return module
 
 
-async def test_run_several_and_compare(place: Sandbox) -> None:
+async def test_fan_out(place: Sandbox) -> None:
     directories = [place.project / name for name in ("shop", "blog", "docs", "api")]
     for directory in directories:
         directory.mkdir()
@@ -83,7 +83,7 @@ async def test_answer_by_rule(place: Sandbox) -> None:
     assert [each["command"] for each in asked] == ["touch c"]
 
 
-async def test_plan_first_prompt(place: Sandbox) -> None:
+async def test_plan_first(place: Sandbox) -> None:
     write = tool("Write", file_path=str(place.project / "NOTES.md"), content="notes")
     task = script("Plan it.", plan("1. Write"), plan("1. Write\n2. Date"), write, "Done.")
     judged: list[str] = []
@@ -99,7 +99,7 @@ async def test_plan_first_prompt(place: Sandbox) -> None:
     assert (place.project / "NOTES.md").read_text() == "notes"
 
 
-async def test_limit_wait_over_mcp(place: Sandbox) -> None:
+async def test_over_mcp(place: Sandbox) -> None:
     task = script("Fix it.", tool("Bash", command="touch a"), tool("Bash", command="touch b"), "Done.")
 
     def decide(question: Mapping[str, Any]) -> bool:

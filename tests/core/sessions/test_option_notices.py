@@ -81,7 +81,7 @@ async def test_a_notice_says_where_the_cli_asks_the_model_for_other_thinking_tha
 
 
 @every_row(
-    ("asked", "told"),
+    ("asked", "reported_text"),
     [
         (
             {"allowed_tools": ("Bsh", "mcp__x__y")},

@@ -114,7 +114,7 @@ def test_one_of_several_servers_sends_the_warning(tmp_path: Path, clock: Clock) 
 
 def test_next_server_sends_the_pending_warnings_of_an_ended_one(tmp_path: Path, clock: Clock) -> None:
     server = "import sys; from pathlib import Path; sys.path[:0] = sys.argv[2:]"
-    server += "; from tests.core.state.test_budgets import die_before_saying; die_before_saying(Path(sys.argv[1]))"
+    server += "; from tests.core.state.test_budgets import die_before_report; die_before_report(Path(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", server, str(tmp_path / "state"), str(ROOT)], check=True)
     first, second = (Spending(Database(tmp_path / "state"), clock) for _ in range(2))
     (warning,) = first.take_unannounced()

@@ -76,7 +76,7 @@ def test_a_page_ends_before_the_turn_with_a_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("before", ["", ".", "x", "-1", "1.", ".1", "1.2.3", "²", "1.²", "1" * 10])
 def test_invalid_position_is_refused(tmp_path: Path, before: str) -> None:
-    with pytest.raises(ValueError, match="place"):
+    with pytest.raises(ValueError, match="position"):
         read(conversation(tmp_path), before, Extent(1000))
 
 

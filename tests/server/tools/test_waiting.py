@@ -18,8 +18,8 @@ HELLO = script("Say hello", "hello")
 
 
 def slow(caller: ToolCaller) -> dict[str, Any]:
-    """The last answer of a turn, which goes on until `speak_out`: a message that comes meanwhile finds nothing left to
-    join."""
+    """The last answer of a turn, which goes on until `produce_output`: a message that comes meanwhile finds nothing
+    left to join."""
     return text("mine", chunks=4, until=str(caller.sandbox.project / "go"))
 
 
