@@ -22,6 +22,7 @@ import psutil
 import pytest
 
 from claude_code_mcp.core.claude.executable import find_executable
+from claude_code_mcp.core.model.events import Output
 from claude_code_mcp.core.model.question import Question
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.plugin import RunningServer
@@ -186,3 +187,20 @@ async def question_in(service: Service) -> Question:
     question = found[0]
     assert isinstance(question, Question)
     return question
+
+
+async def press(terminal: Terminal, key: str, reached: Callable[[], Any], what: str) -> Any:
+    """What `reached` returns as soon as it is true after this key, which is pressed again now and then: a dialog that
+    is still being drawn ignores keys. No other dialog may follow while `reached` can still become true."""
+    for attempt in range(round(HANG_SECONDS / 5) * 100):
+        if attempt % 100 == 0:
+            terminal.type(key)
+        if found := reached():
+            return found
+        await asyncio.sleep(0.05)
+    raise AssertionError(f"{what}:\n{terminal.shown[-3000:]}")
+
+
+def output_of(service: Service, session_id: str) -> list[str]:
+    """The lines that the events of a session have as its output."""
+    return [event.line for event in service.session(session_id).events.after(0) if isinstance(event, Output)]

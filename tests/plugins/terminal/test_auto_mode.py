@@ -22,15 +22,17 @@ class Denials:
             self.reasons.append(str(act.details["reason"]))
 
 
-async def test_a_question_after_blocked_calls_says_why_they_were_blocked(
+async def test_what_the_check_lets_pass_is_not_asked_and_a_question_after_blocked_calls_says_why(
     server: Service, claude: StartClaude, sandbox: Sandbox
 ) -> None:
     denials = Denials()
     server.observe(denials)
     why = [f"It is risky for the reason {number}." for number in (1, 2, 3)]
     calls = [modify(tool("Bash", command=f"touch file{at} && sh -c true"), blocked=said) for at, said in enumerate(why)]
-    claude(script("Do it", *calls, text("All is done.")), mode="auto")
+    passed = modify(tool("Bash", command="touch passed && sh -c true"), blocked="")
+    claude(script("Do it", passed, *calls, text("All is done.")), mode="auto")
     question = await question_in(server)
+    assert (sandbox.project / "passed").exists(), "the call that the check lets pass"
     assert question.tool_input["command"].startswith("touch file2")
     assert denials.reasons == why[:2]
     assert question.reason is not None
@@ -42,13 +44,5 @@ async def test_a_question_after_blocked_calls_says_why_they_were_blocked(
     server.respond(session.id, question.id, Answer(allow=True), by="web", person=True)
     await eventually((sandbox.project / "file2").exists, "the call")
     await eventually(lambda: session.outcome, "the end of the turn")
-    assert not (sandbox.project / "file0").exists()
-
-
-async def test_what_the_check_lets_pass_is_not_asked(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
-    calls = [modify(tool("Bash", command="touch done && sh -c true"), blocked=""), text("All is done.")]
-    claude(script("Do it", *calls), mode="auto")
-    await eventually((sandbox.project / "done").exists, "the call")
-    (session,) = server.sessions()
-    await eventually(lambda: session.outcome, "the end of the turn")
     assert not server.broker.pending()
+    assert not (sandbox.project / "file0").exists()

@@ -34,9 +34,18 @@ def desk(sandbox: Sandbox, model: ScriptedModelThread) -> Desk:
     return Desk(sandbox.root, model.url)
 
 
-async def test_a_gateway_answers_a_terminal(desk: Desk, sandbox: Sandbox, claude: StartClaude) -> None:
+async def test_a_gateway_shows_a_terminal_only_if_its_user_said_so(
+    desk: Desk, sandbox: Sandbox, claude: StartClaude
+) -> None:
+    desk.setting = "0"
+    with desk.up(name="desk"):
+        terminal = claude(ASKS)
+        await asyncio.to_thread(terminal.until, "Do you want to proceed?")
+        assert await desk.questions() == []
+    assert not (sandbox.project / "done").exists()
+    assert terminal.process.poll() is None
+    desk.setting = "1"
     with desk.up(name="desk") as program:
-        claude(ASKS)
         while not (asked := await desk.questions()):  # noqa: ASYNC110 - another process
             await asyncio.sleep(0.2)
         assert "touch done" in asked[0]["description"]
@@ -44,13 +53,3 @@ async def test_a_gateway_answers_a_terminal(desk: Desk, sandbox: Sandbox, claude
         await asyncio.to_thread(desk.run, "answer", asked[0]["inputId"], "allow")
         await eventually((sandbox.project / "done").exists, "the call")
         assert program.poll() is None
-
-
-async def test_a_gateway_shows_no_terminal_by_itself(desk: Desk, sandbox: Sandbox, claude: StartClaude) -> None:
-    desk.setting = "0"
-    with desk.up(name="desk"):
-        terminal = claude(ASKS)
-        await asyncio.to_thread(terminal.until, "Do you want to proceed?")
-        assert await desk.questions() == []
-        terminal.type("1")
-        await eventually((sandbox.project / "done").exists, "the call")

@@ -26,12 +26,13 @@ def shared(sandbox: Sandbox, environment: dict[str, str]) -> Iterator[SharedPlac
         yield place
 
 
-def asked(shared: SharedPlace) -> dict[str, Any]:
-    """The open question, as the command line lists it."""
+def asked(shared: SharedPlace, after: str = "") -> dict[str, Any]:
+    """The open question, as the command line lists it, that is not the one with the id `after`."""
     found: list[dict[str, Any]] = []
 
     def look() -> bool:
-        found[:] = json.loads(shared.command("questions", "--json").stdout)
+        listed = json.loads(shared.command("questions", "--json").stdout)
+        found[:] = [question for question in listed if question["inputId"] != after]
         return bool(found)
 
     until(look)
@@ -45,83 +46,85 @@ def browser_of(shared: SharedPlace) -> Browser:
     return browser
 
 
-def by_console(shared: SharedPlace, session_id: str, question_id: str) -> str:
-    path = f"/api/sessions/{session_id}/questions/{question_id}"
-    return str(browser_of(shared).post(path, {"decision": "allow"}).json)
+Way = Callable[[str, str], str]
+"""Allows the question of a session with an id; the value is what the one who answers is told."""
 
 
-def by_command(shared: SharedPlace, session_id: str, question_id: str) -> str:
-    done = shared.command("answer", question_id, "allow")
-    return done.stdout + done.stderr
+def by_console(browser: Browser) -> Way:
+    def answer(session_id: str, question_id: str) -> str:
+        path = f"/api/sessions/{session_id}/questions/{question_id}"
+        return str(browser.post(path, {"decision": "allow"}).json)
+
+    return answer
 
 
-def by_client(shared: SharedPlace, session_id: str, question_id: str) -> str:
-    with opened(shared.client()) as client:
+def by_command(shared: SharedPlace) -> Way:
+    def answer(_: str, question_id: str) -> str:
+        done = shared.command("answer", question_id, "allow")
+        return done.stdout + done.stderr
+
+    return answer
+
+
+def by_client(client: Any) -> Way:
+    numbers = iter(range(100, 1000))
+
+    def answer(session_id: str, question_id: str) -> str:
         given = {"sessionId": session_id, "inputId": question_id, "decision": "allow"}
-        return json.dumps(call(client, 1, "claude_respond", **given))
+        return json.dumps(call(client, next(numbers), "claude_respond", **given))
+
+    return answer
 
 
-WAYS = [by_console, by_command, by_client]
-Way = Callable[[SharedPlace, str, str], str]
-
-
-@pytest.mark.parametrize("way", [by_console, by_client, pytest.param(by_command, marks=pytest.mark.soak)])
-def test_an_answer_from_elsewhere_is_first(
-    shared: SharedPlace, claude: StartClaude, sandbox: Sandbox, way: Way
+def test_every_front_end_shows_a_terminal_and_answers_it_and_the_first_answer_counts(
+    shared: SharedPlace, claude: StartClaude, sandbox: Sandbox
 ) -> None:
-    claude(ASKS)
+    names = ("keyboard", "console", "client", "command", "killed")
+    terminal = claude(script("Do it", *(tool("Bash", command=f"touch {name}") for name in names), text("All is done.")))
     question = asked(shared)
-    said = way(shared, question["sessionId"], question["inputId"])
-    until((sandbox.project / "done").exists)
-    assert "already" not in said
-    again = [other(shared, question["sessionId"], question["inputId"]) for other in WAYS]
-    assert all(
-        re.search(r"already answered|no (open )?question", reported_text, re.IGNORECASE) for reported_text in again
-    ), again
-
-
-@pytest.mark.parametrize("way", [by_console, *(pytest.param(way, marks=pytest.mark.soak) for way in WAYS[1:])])
-def test_keyboard_answer_wins(shared: SharedPlace, claude: StartClaude, sandbox: Sandbox, way: Way) -> None:
-    terminal = claude(ASKS)
-    question = asked(shared)
-    terminal.until("Do you want to proceed?")
-    terminal.type("1")
-    until(lambda: json.loads(shared.command("questions", "--json").stdout) == [])
-    until((sandbox.project / "done").exists)
-    said = way(shared, question["sessionId"], question["inputId"])
-    assert re.search(r"withdrawn|no (open )?question", said, re.IGNORECASE), said
-
-
-def test_the_session_is_listed_and_takes_no_message_while_it_is_in_the_terminal(
-    shared: SharedPlace, claude: StartClaude
-) -> None:
-    claude(ASKS)
-    session_id = asked(shared)["sessionId"]
-    listed = shared.command("ps").stdout
-    assert "waiting_for_input (terminal)" in listed
-    row = next(
-        one for one in browser_of(shared).get("/api/sessions").json["sessions"] if one["sessionId"] == session_id
-    )
-    assert row["inTerminal"] is True
-    assert row["status"] == "waiting_for_input"
+    session_id = question["sessionId"]
+    browser = browser_of(shared)
     with opened(shared.client()) as client:
+        # The session is listed as one in a terminal, and takes no message.
+        assert "waiting_for_input (terminal)" in shared.command("ps").stdout
+        listed = browser.get("/api/sessions").json["sessions"]
+        row = next(one for one in listed if one["sessionId"] == session_id)
+        assert row["inTerminal"] is True
+        assert row["status"] == "waiting_for_input"
         refused = call(client, 1, "claude_send_message", sessionId=session_id, message="Hello")
         assert refused["error"]["code"] == "SESSION_BUSY"
         assert "is open in a terminal" in refused["error"]["message"]
         stopped = call(client, 2, "claude_interrupt", sessionId=session_id)
         assert stopped["error"]["code"] == "SESSION_BUSY"
 
-
-def test_a_killed_server_leaves_the_terminal_as_it_is(
-    shared: SharedPlace, claude: StartClaude, sandbox: Sandbox
-) -> None:
-    terminal = claude(ASKS)
-    first = asked(shared)
+        ways = {"console": by_console(browser), "client": by_client(client), "command": by_command(shared)}
+        # The keyboard is first.
+        terminal.until("Do you want to proceed?")
+        terminal.type("1")
+        until((sandbox.project / "keyboard").exists, "the call that was allowed at the keyboard")
+        following = asked(shared, after=question["inputId"])
+        for name, way in ways.items():
+            said = way(session_id, question["inputId"])
+            assert re.search(r"withdrawn|no (open )?question", said, re.IGNORECASE), (name, said)
+        # Each of the others is first.
+        for name, way in ways.items():
+            question = following
+            assert f"touch {name}" in question["description"]
+            said = way(session_id, question["inputId"])
+            assert "already" not in said, (name, said)
+            until((sandbox.project / name).exists, f"the call that was allowed by the {name}")
+            following = asked(shared, after=question["inputId"])
+            for late, another in ways.items():
+                said = another(session_id, question["inputId"])
+                late_said = (name, late, said)
+                assert re.search(r"already answered|no (open )?question", said, re.IGNORECASE), late_said
+    # A killed server leaves the terminal as it is, and the next one asks again.
     shared.kill_server()
     assert terminal.process.poll() is None
     assert shared.command("shared", "start").returncode == 0
     question = asked(shared)
-    assert question["sessionId"] == first["sessionId"]
-    assert question["inputId"] != first["inputId"]
-    by_command(shared, question["sessionId"], question["inputId"])
-    until((sandbox.project / "done").exists)
+    assert question["sessionId"] == session_id
+    assert question["inputId"] != following["inputId"]
+    assert not (sandbox.project / "killed").exists()
+    by_command(shared)(session_id, question["inputId"])
+    until((sandbox.project / "killed").exists, "the call that the next server was asked about")

@@ -2,90 +2,79 @@
 
 import asyncio
 import os
-from typing import Any
 
-from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.model.question import Answer, Question
 from claude_code_mcp.core.model.states import State
+from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 
-from .conftest import StartClaude, StartServer, eventually, question_in
+from .conftest import StartClaude, StartServer, eventually, press, question_in
 from .test_races import waiting_hooks
 
-ASKS = script("Do it", tool("Bash", command="touch done"), text("All is done."))
 
+async def test_servers_come_and_go_while_a_terminal_asks(
+    start_server: StartServer, claude: StartClaude, sandbox: Sandbox
+) -> None:
+    names = ("nobody", "older", "next", "meanwhile; until [ -e go ]; do sleep 0.1; done", "after", "several")
+    commands = [f"touch {name}" for name in names]
+    terminal = claude(script("Do it", *(tool("Bash", command=one) for one in commands), text("All is done.")))
 
-async def test_without_a_server_the_terminal_is_answered_at_the_keyboard(claude: StartClaude, sandbox: Sandbox) -> None:
-    terminal = claude(ASKS)
+    async def ran(name: str) -> None:
+        await eventually((sandbox.project / name).exists, f"the call that touches {name}")
+
+    async def asked(server: Service, number: int) -> Question:
+        question = await question_in(server)
+        assert [one.tool_input["command"] for one in server.broker.pending()] == [commands[number]]
+        return question
+
+    def allow(server: Service, question: Question) -> None:
+        server.respond(question.session_id, question.id, Answer(allow=True), by="web", person=True)
+
+    # Without a server, the terminal is answered at the keyboard.
     await asyncio.to_thread(terminal.until, "Do you want to proceed?")
     terminal.type("1")
-    await eventually((sandbox.project / "done").exists, "the call")
-
-
-async def test_a_dialog_that_is_older_than_the_server_is_answered_from_elsewhere(
-    start_server: StartServer, claude: StartClaude, sandbox: Sandbox
-) -> None:
-    terminal = claude(ASKS)
-    await asyncio.to_thread(terminal.until, "Do you want to proceed?")
+    await ran("nobody")
+    # A dialog that is older than the server is answered from elsewhere.
+    await eventually(lambda: waiting_hooks(terminal.process.pid), "the hook of the second call")
+    server, end = await start_server()
+    question = await asked(server, 1)
+    allow(server, question)
+    await ran("older")
+    # The next server asks what the last one has left open.
+    left = await asked(server, 2)
+    await end()
+    assert not server.broker.pending()
+    server, end = await start_server()
+    question = await asked(server, 2)
+    assert question.session_id == left.session_id
+    assert question.id != left.id
+    allow(server, question)
+    await ran("next")
+    # What is answered while no server runs is not asked again.
+    await asked(server, 3)
+    await end()
+    await press(terminal, "1", (sandbox.project / "meanwhile").exists, "the call that no server saw end")
+    (sandbox.project / "go").touch()
+    server, end = await start_server()
+    question = await asked(server, 4)
+    await eventually(lambda: len(waiting_hooks(terminal.process.pid)) == 1, "the end of the hook before")
+    assert question.session_id == left.session_id
+    assert server.broker.pending() == [question]
+    # Two servers ask, and the first answer counts.
+    (socket,) = (sandbox.root / "state" / "terminal").iterdir()
+    os.rename(socket, socket.with_name("1.sock"))  # both servers are in this process
+    second, end_second = await start_server()
+    allow(server, question)
+    await ran("after")
+    await asked(server, 5)
+    allow(second, await asked(second, 5))
+    await ran("several")
+    await eventually(lambda: not server.broker.pending(), "the end of the question at the other server")
+    await end_second()
+    await end()
+    # A server finds the terminals that are open.
     server, _ = await start_server()
-    question = await question_in(server)
-    server.respond(question.session_id, question.id, Answer(allow=True), by="web", person=True)
-    await eventually((sandbox.project / "done").exists, "the call")
-
-
-async def test_the_next_server_asks_what_the_last_one_has_left_open(
-    start_server: StartServer, claude: StartClaude, sandbox: Sandbox
-) -> None:
-    first, end_first = await start_server()
-    claude(ASKS)
-    asked = await question_in(first)
-    await end_first()
-    assert not first.broker.pending()
-    second, _ = await start_server()
-    question = await question_in(second)
-    assert question.session_id == asked.session_id
-    assert question.id != asked.id
-    second.respond(question.session_id, question.id, Answer(allow=True), by="web", person=True)
-    await eventually((sandbox.project / "done").exists, "the call")
-
-
-async def test_what_was_answered_while_no_server_ran_is_not_asked_again(
-    start_server: StartServer, claude: StartClaude, sandbox: Sandbox
-) -> None:
-    first, end_first = await start_server()
-    terminal = claude(script("Do it", tool("Bash", command="touch done"), tool("Bash", command="touch more")))
-    asked = await question_in(first)
-    await asyncio.to_thread(terminal.until, "Do you want to proceed?")
-    await end_first()
-    terminal.type("1")
-    await eventually((sandbox.project / "done").exists, "the first call")
-    second, _ = await start_server()
-    question = await question_in(second)
-    assert question.tool_input["command"] == "touch more"
-    await eventually(lambda: len(waiting_hooks(terminal.process.pid)) == 1, "the end of the first hook")
-    assert [one.tool_input["command"] for one in second.broker.pending()] == ["touch more"]
-    assert question.session_id == asked.session_id
-
-
-async def test_a_server_finds_the_terminals_that_are_open(start_server: StartServer, claude: StartClaude) -> None:
-    terminal = claude(script("Say it", text("Said.")))
-    await asyncio.to_thread(terminal.until, "Said. ")
-    server, _ = await start_server()
-    found = await eventually(server.sessions, "the session in the terminal")
-    assert found[0].outside is not None
-    await eventually(lambda: found[0].state is State.IDLE, "its state")
-
-
-async def test_two_servers_ask_and_the_first_answer_counts(
-    start_server: StartServer, claude: StartClaude, sandbox: Sandbox, tmp_path: Any
-) -> None:
-    first, _ = await start_server()
-    pid_file = next((sandbox.root / "state" / "terminal").iterdir())
-    os.rename(pid_file, pid_file.with_name("1.sock"))  # both servers are in this process
-    second, _ = await start_server()
-    claude(ASKS)
-    await question_in(first)
-    question = await question_in(second)
-    second.respond(question.session_id, question.id, Answer(allow=True), by="web", person=True)
-    await eventually((sandbox.project / "done").exists, "the call")
-    await eventually(lambda: not first.broker.pending(), "the end of the question at the other server")
+    (found,) = await eventually(server.sessions, "the session in the terminal")
+    assert found.outside is not None
+    await eventually(lambda: found.state is State.IDLE, "its state")
