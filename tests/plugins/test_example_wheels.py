@@ -112,7 +112,11 @@ async def test_a_button_answers_a_session_that_runs_through_another_command(
     assert f"Allowed by <@{ANN}>" in asked.notices
 
 
-async def test_doctor_shows_their_checks_and_a_wrong_token(configured: dict[str, str]) -> None:
+async def test_doctor_shows_their_checks_and_a_wrong_token_but_none_of_a_plug_in_that_is_off(
+    configured: dict[str, str], slack: FakeSlack
+) -> None:
+    assert "slack" not in await doctor({**configured, "CLAUDE_CODE_MCP_PLUGINS_OFF": "sandbox,slack"})
+    assert slack.calls == 0, "a plug-in that is off does nothing"
     found = await doctor(configured)
     assert found["slack"]["ok"]
     assert found["wrapper"]["ok"]
@@ -123,6 +127,7 @@ async def test_doctor_shows_their_checks_and_a_wrong_token(configured: dict[str,
     assert "xapp-another" not in str(wrong)
 
 
+@pytest.mark.soak  # test_plugin_points.py has a plug-in that is off
 async def test_a_plug_in_that_is_off_does_nothing(
     configured: dict[str, str], slack: FakeSlack, sandbox: Sandbox
 ) -> None:
@@ -135,5 +140,4 @@ async def test_a_plug_in_that_is_off_does_nothing(
         answer = {"sessionId": session_id, "inputId": question["inputId"], "decision": "allow", "waitSeconds": 50}
         assert (await called(client, "claude_respond", **answer))["result"] == "done"
     assert (sandbox.project / "new").read_text() == "yes\n", "the other one still works"
-    assert "slack" not in await doctor(environment)
     assert slack.calls == 0

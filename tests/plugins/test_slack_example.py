@@ -15,9 +15,9 @@ from claude_code_mcp_slack.messages import messages_of
 from claude_code_mcp import Answer, Question, QuestionKind, Service, SessionOptions, installed_plugins, load_settings
 from claude_code_mcp.app import running_service
 from claude_code_mcp.core.errors import InvalidArgument
-from claude_code_mcp.core.model.events import AuditEvent, AuditKind, Event, QuestionSettled
+from claude_code_mcp.core.model.events import AuditEvent, AuditKind, Event, Output, QuestionSettled
 from claude_code_mcp.testing import Sandbox
-from claude_code_mcp.testing.script import ask_user, plan, question, script, tool
+from claude_code_mcp.testing.script import ask_user, parallel, plan, question, script, tool
 from tests.support.waiting import until_true
 
 from .fake_slack import ANN, EVE, SETTINGS, FakeSlack, Posted, fake_slack
@@ -98,40 +98,100 @@ def touch(name: str) -> str:
     return script("Try.", tool("Bash", command=f"touch {name}", description="d"), "done")
 
 
-async def test_a_button_allows_a_call(service: Service, slack: FakeSlack, sandbox: Sandbox, stop: Stop) -> None:
-    turn = await service.create(touch("new"))
+async def next_question(slack: FakeSlack, before: Posted) -> Posted:
+    """The newest message with buttons, once it is another."""
+    await until_true(lambda: slack.asking and slack.asking[-1] is not before, "no other message has buttons")
+    return slack.asking[-1]
+
+
+async def test_the_people_listed_answer_each_kind_of_question_once(
+    service: Service, slack: FakeSlack, sandbox: Sandbox, stop: Stop
+) -> None:
+    acts = Acts()
+    service.observe(acts)
+    several = ask_user(
+        question("Which color?", "red", "blue"),
+        question("Which fruits?", "apple", "pear", "plum", header="Fruits", multiple=True),
+        question("Which name?", "Ann", "Bob"),
+    )
+    calls = {
+        name: tool("Bash", command=f"touch {name}", description="d") for name in ("new", "denied", "other", "same")
+    }
+    turn = await service.create(
+        script(
+            "Try.",
+            *(calls["new"], calls["denied"], parallel("heard: ${tool_result}", calls["other"])),
+            *(calls["same"], calls["same"], ask_user("Which color?", "red", "green")),
+            *(parallel("chosen: ${tool_result}", several), "saw: ${tool_result}"),
+        )
+    )
+
+    def output() -> str:
+        return "\n".join(event.line for event in turn.session.events.after(0) if isinstance(event, Output))
+
+    # A button allows a call.
     asked = await slack.question()
     assert "touch new" in asked.text
     assert asked.buttons["allow"] == "Allow once"
     await slack.press(asked, "allow")
-    assert (await turn.outcome()).result == "done"
-    assert os.listdir(sandbox.project) == ["new"]
     await until_true(lambda: asked.edits == 1)
     assert not asked.buttons
     assert f"Allowed by <@{ANN}>" in asked.notices
     assert "touch new" in asked.text
+    # Only the people listed may answer, and a denial tells Claude the reason.
+    asked = await next_question(slack, asked)
+    assert os.listdir(sandbox.project) == ["new"]
+    await slack.press(asked, "allow", user=EVE)
+    await until_true(lambda: slack.whispers)
+    assert slack.whispers == [(EVE, "You may not answer the questions of this server.")]
+    assert turn.session.questions
+    assert [(act.kind, act.who) for act in acts.seen if EVE in act.who] == [(AuditKind.REFUSED, f"slack:{EVE}")]
+    await slack.press(asked, "deny", values={"reason": {"value": "not in this directory"}})
+    # A message is edited when somebody else was faster, and a late press is told.
+    asked = await next_question(slack, asked)
+    await until_true(lambda: "heard: " in output() and "not in this directory" in output(), "the reason of the denial")
+    assert os.listdir(sandbox.project) == ["new"]
+    before = asked.blocks
+    (opened,) = turn.session.questions
+    service.respond(turn.session.id, opened.id, Answer(allow=True), by="terminal")
+    await until_true(lambda: asked.edits)
+    assert "Allowed by terminal" in asked.notices
+    # It was on its way already.
+    await slack.press(asked, "deny", blocks=before)
+    await until_true(lambda: len(slack.whispers) == 2)
+    assert slack.whispers[1] == (ANN, f"Question {opened.id!r} was already answered by terminal.")
+    # An allowance for the session reaches the next call.
+    asked = await next_question(slack, asked)
+    assert sorted(os.listdir(sandbox.project)) == ["new", "other"]
+    await slack.press(asked, "session")
+    # A single choice has a button for each option.
+    asked = await next_question(slack, asked)
+    assert len(slack.messages) == 5, "the second call was not asked about"
+    assert [asked.buttons["option:1"], asked.buttons["option:2"]] == ["red", "green"]
+    await slack.press(asked, "option:2")
+    # Several choices are sent together.
+    asked = await next_question(slack, asked)
+    await until_true(lambda: "green" in output().partition("chosen: ")[2], "the single choice")
+    await slack.press(asked, "send")
+    await until_true(lambda: len(slack.whispers) == 3)
+    assert "answers: required" in slack.whispers[2][1]
+    values = {
+        "choice:1": {"selected_option": {"value": "1"}},
+        "choice:2": {"selected_options": [{"value": "2"}, {"value": "3"}]},
+        "own:3": {"value": "somebody else"},
+    }
+    await slack.press(asked, "send", values=values)
+    result = str((await turn.outcome()).result)
+    assert all(answer in result for answer in ("red", "pear, plum", "somebody else")), result
+    assert sorted(os.listdir(sandbox.project)) == ["new", "other", "same"]
+    # The audit trail names who answered.
     await stop()
     audited = map(json.loads, (sandbox.root / "audit.jsonl").read_text().splitlines())
-    (answered,) = [line for line in audited if line["act"] == "question_answered"]
-    assert (answered["by"], answered["client"], answered["decision"]) == ("slack", ANN, "allow")
-
-
-async def test_a_denial_gives_claude_the_reason(service: Service, slack: FakeSlack, sandbox: Sandbox) -> None:
-    prompt = script("Try.", tool("Bash", command="touch new", description="d"), "heard: ${tool_result}")
-    turn = await service.create(prompt)
-    await slack.press(await slack.question(), "deny", values={"reason": {"value": "not in this directory"}})
-    assert "not in this directory" in str((await turn.outcome()).result)
-    assert os.listdir(sandbox.project) == []
-
-
-async def test_an_allowance_for_the_session_reaches_the_next_call(
-    service: Service, slack: FakeSlack, sandbox: Sandbox
-) -> None:
-    steps = [tool("Bash", command="touch same", description="d")] * 2
-    turn = await service.create(script("Try.", *steps, "done"))
-    await slack.press(await slack.question(), "session")
-    assert (await turn.outcome()).result == "done"
-    assert len(slack.messages) == 1
+    answered = [line for line in audited if line["act"] == "question_answered"]
+    assert [(line["by"], line.get("client"), line["decision"]) for line in answered[:2]] == [
+        ("slack", ANN, "allow"),
+        ("slack", ANN, "deny"),
+    ]
 
 
 async def test_a_plan_is_approved_with_the_mode_that_follows(service: Service, slack: FakeSlack) -> None:
@@ -144,72 +204,12 @@ async def test_a_plan_is_approved_with_the_mode_that_follows(service: Service, s
     assert "approved" in str((await turn.outcome()).result).lower()
 
 
-async def test_a_single_choice_has_a_button_for_each_option(service: Service, slack: FakeSlack) -> None:
-    turn = await service.create(script("ask", ask_user("Which color?", "red", "green"), "saw: ${tool_result}"))
-    asked = await slack.question()
-    assert [asked.buttons["option:1"], asked.buttons["option:2"]] == ["red", "green"]
-    await slack.press(asked, "option:2")
-    assert "green" in str((await turn.outcome()).result)
-
-
-async def test_several_choices_are_sent_together(service: Service, slack: FakeSlack) -> None:
-    several = ask_user(
-        question("Which color?", "red", "green"),
-        question("Which fruits?", "apple", "pear", "plum", header="Fruits", multiple=True),
-        question("Which name?", "Ann", "Bob"),
-    )
-    turn = await service.create(script("ask", several, "saw: ${tool_result}"))
-    asked = await slack.question()
-    await slack.press(asked, "send")
-    await until_true(lambda: slack.whispers)
-    assert "answers: required" in slack.whispers[0][1]
-    values = {
-        "choice:1": {"selected_option": {"value": "1"}},
-        "choice:2": {"selected_options": [{"value": "2"}, {"value": "3"}]},
-        "own:3": {"value": "somebody else"},
-    }
-    await slack.press(asked, "send", values=values)
-    result = str((await turn.outcome()).result)
-    assert all(answer in result for answer in ("red", "pear, plum", "somebody else"))
-
-
-async def test_only_the_people_listed_may_answer(service: Service, slack: FakeSlack, sandbox: Sandbox) -> None:
-    acts = Acts()
-    service.observe(acts)
-    turn = await service.create(touch("new"))
-    asked = await slack.question()
-    await slack.press(asked, "allow", user=EVE)
-    await until_true(lambda: slack.whispers)
-    assert slack.whispers == [(EVE, "You may not answer the questions of this server.")]
-    assert turn.session.questions
-    assert [(act.kind, act.who) for act in acts.seen if EVE in act.who] == [(AuditKind.REFUSED, f"slack:{EVE}")]
-    await slack.press(asked, "deny")
-    assert (await turn.outcome()).ok
-    assert os.listdir(sandbox.project) == []
-
-
-async def test_chat_message_is_updated_after_another_answer_and_a_late_press_is_reported(
-    service: Service, slack: FakeSlack, sandbox: Sandbox
+async def test_a_long_command_is_shown_whole_and_one_that_nobody_reads_in_a_chat_can_only_be_denied(
+    service: Service, slack: FakeSlack
 ) -> None:
-    turn = await service.create(touch("new"))
-    asked = await slack.question()
-    before = asked.blocks
-    (opened,) = turn.session.questions
-    service.respond(turn.session.id, opened.id, Answer(allow=True), by="terminal")
-    await until_true(lambda: asked.edits)
-    assert "Allowed by terminal" in asked.notices
-    # It was on its way already.
-    await slack.press(asked, "deny", blocks=before)
-    await until_true(lambda: slack.whispers)
-    assert slack.whispers == [(ANN, f"Question {opened.id!r} was already answered by terminal.")]
-    assert (await turn.outcome()).ok
-    assert os.listdir(sandbox.project) == ["new"]
-
-
-async def test_a_long_command_is_shown_whole_above_its_buttons(
-    service: Service, slack: FakeSlack, sandbox: Sandbox
-) -> None:
-    turn = await service.create(script("Try.", tool("Bash", command=LONG, description="d"), "done"))
+    longer = "\n".join(f"touch file{number}" for number in range(6_000))
+    steps = [tool("Bash", command=command, description="d") for command in (LONG, longer)]
+    turn = await service.create(script("Try.", *steps, "done"))
     asked = await slack.question()
     assert asked is slack.messages[-1]
     assert len(slack.messages) > 2
@@ -217,13 +217,7 @@ async def test_a_long_command_is_shown_whole_above_its_buttons(
     assert LONG in "".join(message.text for message in slack.messages)
     assert [f"Part {number} of" in message.notices for number, message in enumerate(slack.messages, 1)]
     await slack.press(asked, "deny")
-    assert (await turn.outcome()).ok
-
-
-async def test_question_too_long_for_a_chat_can_only_be_denied(service: Service, slack: FakeSlack) -> None:
-    command = "\n".join(f"touch file{number}" for number in range(6_000))
-    turn = await service.create(script("Try.", tool("Bash", command=command, description="d"), "done"))
-    asked = await slack.question()
+    asked = await next_question(slack, asked)
     assert set(asked.buttons) == {"deny"}
     assert "too many for a chat" in asked.text
     await slack.press(asked, "allow")

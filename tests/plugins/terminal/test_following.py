@@ -5,26 +5,17 @@ That each line is output once: test_questions.py.
 
 import json
 import re
-from typing import Any
 
 import pytest
 
 from claude_code_mcp.testing.script import parallel, script, text, tool
-from tests.startup.greeting.client import INITIALIZED, Client, initialize, request
-from tests.startup.shared.support import SharedPlace, next_answer
+from tests.startup.greeting.client import INITIALIZED, initialize
+from tests.startup.shared.support import SharedPlace
 from tests.support.terminal import Terminal, Words
 from tests.support.waiting import until
 
 from .conftest import StartClaude
-from .test_front_ends import asked, by_command, shared  # noqa: F401 - a fixture
-
-
-def waited(client: Client, number: int, session_id: str) -> dict[str, Any]:
-    """The report of a session, when it asks something or is at rest."""
-    arguments = {"sessionId": session_id, "waitSeconds": 50}
-    client.send(request("tools/call", number, name="claude_get_status", arguments=arguments))
-    report: dict[str, Any] = next_answer(client, number)["result"]["structuredContent"]
-    return report
+from .test_front_ends import asked, by_command, called, shared  # noqa: F401 - a fixture
 
 
 def test_the_terminal_interface_answers_and_follows_and_a_client_waits_for_the_end(
@@ -32,7 +23,14 @@ def test_the_terminal_interface_answers_and_follows_and_a_client_waits_for_the_e
     claude: StartClaude,
 ) -> None:
     first = tool("Bash", command="touch first; echo $((6*7))")
-    claude(script("Do it", first, parallel("It is ${tool_result}.", tool("Bash", command="sleep 3")), "All is done."))
+    claude(
+        script(
+            "Do it",
+            first,
+            parallel("It is ${tool_result}.", tool("Bash", command="sleep 3; touch done")),
+            "All is done.",
+        )
+    )
     question = asked(shared)
     session_id = question["sessionId"]
     with Terminal.ours(["tui", session_id], shared.environment, shared.sandbox.project, Words()) as interface:
@@ -45,12 +43,12 @@ def test_the_terminal_interface_answers_and_follows_and_a_client_waits_for_the_e
         # Without dialogs: a client that shows one waits for its answer.
         assert "result" in client.ask(initialize(capabilities={}))
         client.send(INITIALIZED)
-        waiting = waited(client, 1, session_id)
+        waiting = called(client, 1, "claude_get_status", sessionId=session_id, waitSeconds=50)
         assert waiting["status"] == "waiting_for_input"
         assert "notice" not in waiting
         assert "costUsd" not in waiting
         by_command(shared)(session_id, question["inputId"])
-        ended = waited(client, 2, session_id)
+        ended = called(client, 2, "claude_get_status", sessionId=session_id, waitSeconds=50)
         assert (ended["status"], ended["result"]) == ("completed", "All is done.")
     until(lambda: "All is done." in shared.command("logs", session_id).stdout)
     # Until Claude Code records the cost when it ends, a lower bound is shown.

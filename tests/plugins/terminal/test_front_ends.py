@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
 from tests.plugins.console.console_client import Browser
-from tests.startup.shared.support import SharedPlace, call, opened, shared_place
+from tests.startup.greeting.client import Client, request
+from tests.startup.shared.support import SharedPlace, next_answer, opened, shared_place
 from tests.support.waiting import until
 
 from .conftest import StartClaude
@@ -33,6 +35,8 @@ def asked(shared: SharedPlace, after: str = "") -> dict[str, Any]:
     def look() -> bool:
         listed = json.loads(shared.command("questions", "--json").stdout)
         found[:] = [question for question in listed if question["inputId"] != after]
+        if not found:
+            time.sleep(0.2)  # each look takes a process
         return bool(found)
 
     until(look)
@@ -66,12 +70,19 @@ def by_command(shared: SharedPlace) -> Way:
     return answer
 
 
-def by_client(client: Any) -> Way:
+def called(client: Client, number: int, name: str, **arguments: Any) -> dict[str, Any]:
+    """The structured content of a tool's result, which the client is told of among changes of the session."""
+    client.send(request("tools/call", number, name=name, arguments=arguments))
+    structured: dict[str, Any] = next_answer(client, number)["result"]["structuredContent"]
+    return structured
+
+
+def by_client(client: Client) -> Way:
     numbers = iter(range(100, 1000))
 
     def answer(session_id: str, question_id: str) -> str:
         given = {"sessionId": session_id, "inputId": question_id, "decision": "allow"}
-        return json.dumps(call(client, next(numbers), "claude_respond", **given))
+        return json.dumps(called(client, next(numbers), "claude_respond", **given))
 
     return answer
 
@@ -91,10 +102,10 @@ def test_every_front_end_shows_a_terminal_and_answers_it_and_the_first_answer_co
         row = next(one for one in listed if one["sessionId"] == session_id)
         assert row["inTerminal"] is True
         assert row["status"] == "waiting_for_input"
-        refused = call(client, 1, "claude_send_message", sessionId=session_id, message="Hello")
+        refused = called(client, 1, "claude_send_message", sessionId=session_id, message="Hello")
         assert refused["error"]["code"] == "SESSION_BUSY"
         assert "is open in a terminal" in refused["error"]["message"]
-        stopped = call(client, 2, "claude_interrupt", sessionId=session_id)
+        stopped = called(client, 2, "claude_interrupt", sessionId=session_id)
         assert stopped["error"]["code"] == "SESSION_BUSY"
 
         ways = {"console": by_console(browser), "client": by_client(client), "command": by_command(shared)}

@@ -12,7 +12,7 @@ from claude_code_mcp.core.config import load_settings
 from claude_code_mcp.core.errors import InvalidArgument
 from claude_code_mcp.plugins.terminal.installation import PLUGIN_ID, Installation
 from claude_code_mcp.testing import Sandbox
-from tests.support.program import COMMAND
+from tests.support import warm_commands
 
 from .conftest import PLUGIN
 
@@ -31,61 +31,62 @@ def installation(sandbox: Sandbox, environment: dict[str, str], settings_file: P
     return Installation(load_settings({}, state_dir=sandbox.root / "state"), environment)
 
 
-@pytest.mark.parametrize("before", [None, ODD], ids=["no settings", "odd settings"])
-def test_the_settings_are_as_before_byte_for_byte(
-    installation: Installation, settings_file: Path, before: bytes | None
+def test_the_settings_are_as_before_byte_for_byte_and_connecting_again_renews_the_copy(
+    installation: Installation, settings_file: Path
 ) -> None:
-    if before is not None:
-        settings_file.write_bytes(before)
-        settings_file.chmod(0o640)
+    settings_file.write_bytes(ODD)
+    settings_file.chmod(0o640)
     assert installation.connect().connected
     connected = json.loads(settings_file.read_text())
     assert connected["enabledPlugins"][PLUGIN_ID] is True
     hooks = json.loads((installation.directory / "hooks" / "hooks.json").read_text())["hooks"]
     assert "send_event.sh" in hooks["PermissionRequest"][0]["hooks"][0]["command"]
-    assert installation.connect().connected  # once more does no harm
-    assert installation.disconnect()
-    if before is None:
-        assert not settings_file.exists()
-    else:
-        assert settings_file.read_bytes() == before
-        assert settings_file.stat().st_mode & 0o777 == 0o640
-    assert not (settings_file.parent / "plugins").exists()
-    assert not installation.directory.exists()
-    assert not installation.disconnect()
-
-
-def test_connecting_again_renews_the_copy_that_claude_code_keeps(
-    installation: Installation, settings_file: Path
-) -> None:
-    settings_file.write_bytes(ODD)
-    installation.connect()
+    # Connecting again does no harm, and renews the copy that Claude Code keeps.
     (copied,) = (settings_file.parent / "plugins" / "cache").rglob("hooks.json")
     as_installed = copied.read_text()
     copied.write_text(as_installed.replace(sys.executable, "/moved/python"))
-    installation.connect()
+    assert installation.connect().connected
     (copied,) = (settings_file.parent / "plugins" / "cache").rglob("hooks.json")
     assert copied.read_text() == as_installed
-    installation.disconnect()
+    assert installation.disconnect()
     assert settings_file.read_bytes() == ODD
+    assert settings_file.stat().st_mode & 0o777 == 0o640
+    assert_removed(installation, settings_file)
+    assert not installation.disconnect()
 
 
-def test_what_the_user_has_changed_meanwhile_stays(installation: Installation, settings_file: Path) -> None:
-    settings_file.write_text('{"model": "opus"}')
-    installation.connect()
-    changed = json.loads(settings_file.read_text()) | {"theme": "light"}
-    settings_file.write_text(json.dumps(changed))
-    installation.disconnect()
-    assert json.loads(settings_file.read_text()) == {"model": "opus", "theme": "light"}
+def assert_removed(installation: Installation, settings_file: Path) -> None:
+    """Nothing is left beside the settings."""
+    assert not (settings_file.parent / "plugins").exists()
+    assert not installation.directory.exists()
 
 
-def test_a_linked_settings_file_stays_a_link(installation: Installation, settings_file: Path, tmp_path: Path) -> None:
+def test_what_the_user_has_changed_meanwhile_stays_and_so_does_a_link(
+    environment: dict[str, str], settings_file: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "dotfiles.json"
     target.write_bytes(ODD)
     settings_file.symlink_to(target)
-    again = Installation(load_settings({}, state_dir=tmp_path / "state"), installation.environment)
-    again.connect()
-    again.disconnect()
+    linked = Installation(load_settings({}, state_dir=tmp_path / "state"), environment)
+    linked.connect()
+    assert settings_file.is_symlink()
+    changed = json.loads(settings_file.read_text()) | {"theme": "light"}
+    settings_file.write_text(json.dumps(changed))
+    linked.disconnect()
+    assert settings_file.is_symlink()
+    assert json.loads(target.read_text()) == json.loads(ODD) | {"theme": "light"}
+
+
+@pytest.mark.soak  # what connects and disconnects is the same as in the two tests above
+def test_a_linked_settings_file_is_as_before_byte_for_byte(
+    environment: dict[str, str], settings_file: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "dotfiles.json"
+    target.write_bytes(ODD)
+    settings_file.symlink_to(target)
+    linked = Installation(load_settings({}, state_dir=tmp_path / "state"), environment)
+    linked.connect()
+    linked.disconnect()
     assert settings_file.is_symlink()
     assert target.read_bytes() == ODD
 
@@ -128,13 +129,14 @@ def test_claude_code_installs_the_plugin_from_a_directory(
     assert json.loads(settings_file.read_text())["enabledPlugins"] == {PLUGIN_ID: True}
 
 
-def test_the_command_connects_and_disconnects(
-    sandbox: Sandbox, environment: dict[str, str], settings_file: Path
+def test_the_command_connects_and_disconnects_without_settings_of_the_user(
+    installation: Installation, sandbox: Sandbox, environment: dict[str, str], settings_file: Path
 ) -> None:
     own = {**environment, "CLAUDE_CODE_MCP_STATE_DIR": str(sandbox.root / "state")}
 
     def run(step: str) -> str:
-        done = subprocess.run([COMMAND, "terminal", step], env=own, capture_output=True, text=True, check=True)
+        done = warm_commands.run(["terminal", step], own, sandbox.project)
+        assert done.returncode == 0, done.stderr
         return done.stdout
 
     assert run("status").startswith("Not connected.")
@@ -142,3 +144,4 @@ def test_the_command_connects_and_disconnects(
     assert run("status").startswith("Connected.")
     assert run("disconnect") == "Removed.\n"
     assert not settings_file.exists()
+    assert_removed(installation, settings_file)

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from claude_code_mcp.core.errors import QuestionClosed
-from claude_code_mcp.core.model.question import Answer
+from claude_code_mcp.core.model.question import Answer, Question
 from claude_code_mcp.core.service import Service
 from claude_code_mcp.testing import Sandbox
 from claude_code_mcp.testing.script import script, text, tool
@@ -27,27 +27,31 @@ def waiting_hooks(pid: int) -> list[int]:
     return found
 
 
-def ran(sandbox: Sandbox) -> list[int]:
-    """The numbers of the calls that ran."""
-    return sorted(map(int, (sandbox.project / "calls").read_text().split()))
+def ran(sandbox: Sandbox, name: str) -> list[int]:
+    """The numbers of the calls of a terminal that ran."""
+    return sorted(map(int, (sandbox.project / f"calls{name}").read_text().split()))
 
 
-async def race(server: Service, claude: StartClaude, sandbox: Sandbox, rounds: int) -> tuple[int, int]:
-    """How often the keyboard and how often the other was first."""
-    calls = [tool("Bash", command=f"echo {number} >> calls", description="Count") for number in range(rounds)]
+async def race(server: Service, claude: StartClaude, sandbox: Sandbox, rounds: int, name: str = "") -> tuple[int, int]:
+    """How often the keyboard and how often the other was first, at a terminal of this name."""
+    calls = [tool("Bash", command=f"echo {number} >> calls{name}", description="Count") for number in range(rounds)]
     terminal = claude(script("Count", *calls, text("Counted.")))
-    first = await eventually(server.broker.pending, "the first question")
+
+    def pending() -> list[Question]:
+        return [one for one in server.broker.pending() if str(one.tool_input["command"]).endswith(f" calls{name}")]
+
+    first = await eventually(pending, "the first question")
     session = server.session(first[0].session_id)
-    chance = random.Random(rounds)
+    chance = random.Random(f"{rounds}{name}")
     keyboard = elsewhere = 0
     for _ in range(rounds):
         try:
-            await eventually(lambda: server.broker.pending() or session.outcome, "the next question")
+            await eventually(lambda: pending() or session.outcome, "the next question")
         except TimeoutError:
             raise AssertionError(f"{keyboard}:{elsewhere}, {session.state}: {terminal.shown[-3000:]}") from None
         if session.outcome is not None:
             break
-        question = server.broker.pending()[0]
+        question = pending()[0]
         await eventually(lambda: session.state.value == "waiting", "the dialog")
         lead = chance.uniform(-0.3, 0.3)
         await asyncio.sleep(max(0.0, -lead))
@@ -70,25 +74,28 @@ async def race(server: Service, claude: StartClaude, sandbox: Sandbox, rounds: i
     await eventually(lambda: session.outcome, "the end of the turn")
     assert session.outcome is not None
     assert session.outcome.result == "Counted."
-    assert ran(sandbox) == [*range(rounds)]
-    assert not server.broker.pending()
+    assert ran(sandbox, name) == [*range(rounds)]
+    assert not pending()
     await eventually(lambda: not waiting_hooks(terminal.process.pid), "the end of the hooks")
+    assert terminal.process.poll() is None
     return keyboard, elsewhere
 
 
-async def test_concurrent_answers(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
-    await race(server, claude, sandbox, 5)
+async def test_both_at_once_at_two_terminals(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
+    await asyncio.gather(race(server, claude, sandbox, 3, "a"), race(server, claude, sandbox, 3, "b"))
+    assert len(server.sessions()) == 2
 
 
-@pytest.mark.soak  # test_concurrent_answers
+@pytest.mark.soak  # test_both_at_once_at_two_terminals
 @pytest.mark.time_limit(3600)
-async def test_concurrent_answers_200_times(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
+async def test_both_at_once_two_hundred_times(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
     keyboard, elsewhere = await race(server, claude, sandbox, 200)
     assert keyboard
     assert elsewhere
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(10, marks=pytest.mark.soak)])
+@pytest.mark.soak  # test_both_at_once_at_two_terminals
+@pytest.mark.parametrize("count", [2, 10])
 async def test_many_terminals_at_once(server: Service, claude: StartClaude, sandbox: Sandbox, count: int) -> None:
     terminals = [
         claude(script("Do it", tool("Bash", command=f"touch file{number}"), text("Done."))) for number in range(count)
