@@ -106,9 +106,7 @@ async def test_shares_outlive_a_restart_follow_a_new_id_and_are_seen_by_other_se
         assert access.owner_for(OTHER, "bob", Access.WATCH) == "ann"
 
 
-async def test_a_session_is_shared_with_a_limited_number_of_and_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_session_is_shared_with_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares_module, "_MAX_PER_OWNER", 2)
     access = access_in(tmp_path, Policy())
     for name in ("bob", "carol", "bob"):
@@ -118,7 +116,7 @@ async def test_a_session_is_shared_with_a_limited_number_of_and_no_more(
 
 
 @pytest.mark.parametrize("how", ["forgotten", "removed"])
-async def test_shares_by_and_with_a_removed_person_end(tmp_path: Path, how: str) -> None:
+async def test_what_somebody_has_shared_and_has_of_others_ends_with_them(tmp_path: Path, how: str) -> None:
     database = database_in(tmp_path)
     names, invited = PersonNames(database), InvitedPeople(database)
     if how == "removed":
@@ -177,7 +175,7 @@ async def service(start_service: StartService) -> Service:
     return started
 
 
-async def test_access_through_a_group_ends_when_a_member_leaves(service: Service) -> None:
+async def test_what_is_open_by_a_group_ends_when_somebody_leaves_the_group(service: Service) -> None:
     ended = list[str]()
     await service.access.share(SESSION, "ann", "group:leads", Access.WATCH)
     await service.access.share(OTHER, "ann", "group:others", Access.WATCH)
@@ -189,7 +187,9 @@ async def test_access_through_a_group_ends_when_a_member_leaves(service: Service
     assert ended == [SESSION]
 
 
-async def test_who_may_not_watch_any_more_hears_of_no_change(service: Service, sandbox: Sandbox) -> None:
+async def test_who_may_not_watch_any_more_hears_of_no_change_and_what_was_removed_is_shared_with_nobody(
+    service: Service, sandbox: Sandbox
+) -> None:
     ann, bob = Caller("ann"), Caller("bob")
     turn = await service.create(script("one", "first"), options(sandbox), caller=ann)
     await end_of(turn)
@@ -210,6 +210,10 @@ async def test_who_may_not_watch_any_more_hears_of_no_change(service: Service, s
         await say(service, session, script("three", "third"), caller=ann)
         await following
     assert not any("third" in line for line in received_texts)
+    # What was removed is shared with nobody.
+    await service.stored.share(session, "bob", Access.WATCH, caller=ann)
+    await service.stored.delete(session, caller=ann)
+    assert service.access.shared_with("bob") == []
 
 
 async def test_without_a_plug_in_that_shares_a_session_is_its_owners_alone(
@@ -223,13 +227,3 @@ async def test_without_a_plug_in_that_shares_a_session_is_its_owners_alone(
     with pytest.raises(SessionNotFound):
         await plain.find(turn.session.id, caller=bob)
     assert plain.access.sharing(turn.session.id, "ann").rows is None
-
-
-async def test_what_was_removed_is_shared_with_no_one(service: Service, sandbox: Sandbox) -> None:
-    ann = Caller("ann")
-    turn = await service.create(script("one", "first"), options(sandbox), caller=ann)
-    await end_of(turn)
-    session = turn.session.id
-    await service.stored.share(session, "bob", Access.WATCH, caller=ann)
-    await service.stored.delete(session, caller=ann)
-    assert service.access.shared_with("bob") == []

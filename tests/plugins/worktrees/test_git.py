@@ -55,7 +55,7 @@ def program(tmp_path: Path, name: str) -> str:
 # -- programs of a repository ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("key", ["smudge", "clean", "process"])
+@pytest.mark.parametrize("key", ["smudge", pytest.param("clean", marks=pytest.mark.soak), "process"])
 async def test_a_filter_of_a_repository_does_not_run_and_nothing_waits_for_it(
     tmp_path: Path, repo: Path, key: str
 ) -> None:

@@ -185,7 +185,7 @@ async def test_a_token_of_the_environment_goes_to_the_host_that_it_is_for(
     assert "gl-token" in (tmp_path / "environment").read_text()
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("named", [True, pytest.param(False, marks=pytest.mark.soak)])
 async def test_a_token_for_the_companys_github_goes_to_no_other_host_not_even_with_the_push(
     tmp_path: Path, home: Home, upstream: tuple[str, Path], named: bool
 ) -> None:

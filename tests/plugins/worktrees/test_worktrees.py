@@ -84,9 +84,9 @@ async def test_it_begins_at_the_last_commit_and_git_does_not_see_it_in_the_main_
 
 
 async def test_many_at_once_do_not_collide(repo: Path, made: Make) -> None:
-    results = await asyncio.gather(*(made() for _ in range(8)))
-    assert len({worktree.path for worktree, _ in results}) == 8
-    assert git(repo, "worktree", "list").count("\n") == 8
+    results = await asyncio.gather(*(made() for _ in range(4)))
+    assert len({worktree.path for worktree, _ in results}) == 4
+    assert git(repo, "worktree", "list").count("\n") == 4
     assert git(repo, "status", "--porcelain") == ""
 
 
@@ -447,7 +447,7 @@ def _nested_repository(repo: Path, worktree: Worktree) -> None:
         pytest.param(_in_the_way_untracked, r"untracked[\s\S]*new", marks=pytest.mark.soak),
         (_in_the_way_ignored, r"overwritten[\s\S]*x\.log"),
         (_other_branch, "has other checked out"),
-        (_detached, "a detached HEAD"),
+        pytest.param(_detached, "a detached HEAD", marks=pytest.mark.soak),  # as the one before
         (_merging, "."),
         (_worktree_elsewhere, "mine checked out instead of its branch"),
         (_nested_repository, "nested/ is a separate repository"),
@@ -628,7 +628,7 @@ def outside(tmp_path: Path) -> Path:
     return outside
 
 
-@pytest.mark.parametrize("name", ["there", "absent"])
+@pytest.mark.parametrize("name", ["there", pytest.param("absent", marks=pytest.mark.soak)])
 async def test_a_hidden_file_behind_a_link_is_not_looked_for(made: Make, outside: Path, name: str) -> None:
     worktree, changes = await made()
     os.mkdir(os.path.join(worktree.path, "folder"))
@@ -640,7 +640,7 @@ async def test_a_hidden_file_behind_a_link_is_not_looked_for(made: Make, outside
     assert (await changes.unsaved()).uncommitted == 1  # the link, and not the file
 
 
-@pytest.mark.parametrize("name", ["module", "absent"])
+@pytest.mark.parametrize("name", ["module", pytest.param("absent", marks=pytest.mark.soak)])
 async def test_a_repository_behind_a_link_is_not_looked_for(made: Make, outside: Path, name: str) -> None:
     worktree, changes = await made()
     tip = git(worktree.path, "rev-parse", "HEAD")
@@ -654,7 +654,7 @@ def _rename_in_index(index: Path, old: bytes, new: bytes) -> None:
     index.write_bytes(content + hashlib.sha1(content, usedforsecurity=False).digest())
 
 
-@pytest.mark.parametrize("name", ["there", "gone!"])
+@pytest.mark.parametrize("name", ["there", pytest.param("gone!", marks=pytest.mark.soak)])
 async def test_a_name_of_the_index_that_leads_out_is_not_looked_for(made: Make, tmp_path: Path, name: str) -> None:
     """Git writes no such name into an index, and reads it if somebody else did."""
     write(tmp_path, there="a secret of the operator\n")
@@ -670,7 +670,7 @@ async def test_a_name_of_the_index_that_leads_out_is_not_looked_for(made: Make, 
     assert (await changes.unsaved()).uncommitted == len(states)
 
 
-@pytest.mark.parametrize("name", ["there", "absent"])
+@pytest.mark.parametrize("name", ["there", pytest.param("absent", marks=pytest.mark.soak)])
 async def test_a_link_in_place_of_a_file_of_git_says_the_same_wherever_it_leads(
     made: Make, outside: Path, name: str
 ) -> None:
@@ -681,7 +681,7 @@ async def test_a_link_in_place_of_a_file_of_git_says_the_same_wherever_it_leads(
         await changes.merge("A message")
 
 
-@pytest.mark.parametrize("name", ["module", "absent"])
+@pytest.mark.parametrize("name", ["module", pytest.param("absent", marks=pytest.mark.soak)])
 async def test_no_session_works_behind_a_link_that_the_last_commit_has(
     made: Make, repo: Path, outside: Path, name: str
 ) -> None:
@@ -694,7 +694,7 @@ async def test_no_session_works_behind_a_link_that_the_last_commit_has(
     assert git(repo, "worktree", "list").count("\n") == 0
 
 
-@pytest.mark.parametrize("name", ["module", "absent"])
+@pytest.mark.parametrize("name", ["module", pytest.param("absent", marks=pytest.mark.soak)])
 async def test_a_link_in_place_of_a_worktree_is_refused_wherever_it_leads(made: Make, outside: Path, name: str) -> None:
     worktree, changes = await made()
     shutil.rmtree(worktree.path)
