@@ -8,12 +8,19 @@ import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 import nats.aio.client
 import pytest
 
 from claude_code_mcp.plugins.fleet import nats_client
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect
-from claude_code_mcp.plugins.fleet.nats_client import Client, IncompatibleNats, NatsError
+from claude_code_mcp.plugins.fleet.nats_client import (
+    Client,
+    ConnectionClosedError,
+    IncompatibleNats,
+    NatsError,
+    cancellation_passes,
+)
 from claude_code_mcp.plugins.fleet.nats_server import running
 from tests.support.waiting import HANG_SECONDS, until_true
 
@@ -260,3 +267,30 @@ def test_a_release_of_nats_py_without_the_private_names_is_refused() -> None:
 
     with pytest.raises(IncompatibleNats, match=r"nats-py .*_flusher.*Install nats-py 2\.16"):
         nats_client._check_private_names(Renamed)
+
+
+async def dropped(replacement: Exception | None) -> None:
+    """Drops its cancellation, as the client of NATS does at times, or replaces it by another error."""
+    with cancellation_passes():
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if replacement is not None:
+                raise replacement from None
+
+
+@pytest.mark.parametrize("replacement", [None, ConnectionClosedError()], ids=["dropped", "replaced"])
+async def test_a_cancellation_that_nats_drops_ends_the_task(replacement: Exception | None) -> None:
+    task = asyncio.create_task(dropped(replacement))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_a_cancellation_that_nats_drops_ends_the_block_of_its_scope() -> None:
+    with anyio.move_on_after(0.01) as scope:
+        await dropped(None)
+        await asyncio.Event().wait()
+    assert scope.cancelled_caught

@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Final
 
@@ -189,12 +190,22 @@ class OpenRequests:
 
 @contextlib.contextmanager
 def cancellation_passes() -> Iterator[None]:
-    """Raises CancelledError at the end of a block that dropped a cancellation of its task."""
+    """Raises CancelledError at the end of a block that dropped a cancellation of its task, or replaced it by another
+    exception. A scope of AnyIO needs no help: it cancels again at the next await, and would not know this error."""
     task = asyncio.current_task()
     assert task is not None
     before = task.cancelling()
-    yield
-    if task.cancelling() > before:
+
+    def is_dropped() -> bool:
+        return task.cancelling() > before and anyio.current_effective_deadline() != -math.inf
+
+    try:
+        yield
+    except Exception:
+        if is_dropped():
+            raise asyncio.CancelledError from None
+        raise
+    if is_dropped():
         raise asyncio.CancelledError
 
 
