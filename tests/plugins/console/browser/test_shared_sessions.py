@@ -79,6 +79,13 @@ def test_watcher_sees_who_decides_and_who_may_answer(open_browser: OpenBrowser, 
     expect(carol.page.get_by_role("button", name="Edit this message")).to_have_count(0)
     expect(carol.page.locator(".sessions section", has_text="Needs you")).to_be_hidden()
     expect(bob.page.locator(".sessions section", has_text="Needs you")).to_be_visible()
+    # What carol may do changes while the question is open.
+    _share(alice, "carol", "answer")
+    expect(shown.get_by_role("button", name="Deny", exact=True)).to_be_visible()
+    expect(message(carol.page)).to_be_visible()
+    _share(alice, "carol", "watch")
+    expect(shown.get_by_role("button", name="Deny", exact=True)).to_have_count(0)
+    expect(message(carol.page)).to_be_hidden()
     bob.question("touch otter").get_by_role("button", name="Allow once").click()
     for person in (alice, carol):
         person.says("Made.")
