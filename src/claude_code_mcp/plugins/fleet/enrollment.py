@@ -4,6 +4,7 @@
 server's keys. `join` is the other side of a ticket; `ask_operator` of `fleet ticket` and `fleet remove`.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncIterator
@@ -158,6 +159,21 @@ async def _ask(connection: FleetConnection, subject: str, **arguments: Any) -> d
     return result
 
 
+async def _ask_while_accepted(connection: FleetConnection, subject: str, **arguments: Any) -> None:
+    """Like `_ask`; raises FleetUnreachable as soon as the server rejects the connection's key: no answer can come."""
+    asking = asyncio.ensure_future(_ask(connection, subject, **arguments))
+    refused = asyncio.ensure_future(connection.refused.wait())
+    try:
+        await asyncio.wait([asking, refused], return_when=asyncio.FIRST_COMPLETED)
+        if not asking.done():
+            raise FleetUnreachable("The fleet no longer accepts this ticket: it was used or has expired.")
+        asking.result()
+    finally:
+        asking.cancel()
+        refused.cancel()
+        await asyncio.wait([asking, refused])
+
+
 async def ask_operator(connection: FleetConnection, verb: str, **arguments: Any) -> dict[str, Any]:
     """Sends a request to `fleet up`; needs the operator's key."""
     return await _ask(connection, names.operating(verb), **arguments)
@@ -178,7 +194,7 @@ async def join(ticket: Ticket, file: Path, name: str) -> MachineKey:
     try:
         connection = await connect_ticket(ticket)
         try:
-            await _ask(connection, names.joining(ticket.id), key=public_key(key.seed), name=name)
+            await _ask_while_accepted(connection, names.joining(ticket.id), key=public_key(key.seed), name=name)
         finally:
             await connection.abandon()
     except (FleetUnreachable, PermissionDenied):
