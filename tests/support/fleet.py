@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -24,6 +25,7 @@ from . import warm_commands
 from .leftovers import RUN
 from .program import OURS, Process, Program, started
 from .tool_calls import call, until_finished
+from .waiting import HANG_SECONDS
 
 
 class Computer(Sandbox):
@@ -140,22 +142,30 @@ async def continued(client: Client, session_id: str, message: str, refusals: lis
     """The answer to the next message. While the lease of a dead machine lasts, the message is refused and sent again;
     the refusals are added to `refusals`."""
     refusals = [] if refusals is None else refusals
-    for _ in range(100):
+    deadline = time.monotonic() + HANG_SECONDS
+    while True:
         result = await client.call_tool(
             "claude_send_message", {"sessionId": session_id, "message": message, "waitSeconds": 50}
         )
         if not result.is_error:
             return await until_finished(client, dict(result.structured_content or {}))
         refusals.append(str(result.content))
+        assert time.monotonic() < deadline, refusals
         await asyncio.sleep(0.5)
-    raise AssertionError(result.content)
 
 
-async def until_listed(client: Client, *session_ids: str, gone: bool = False) -> None:
-    """Wait until these are all the sessions, on machines that are there (or, with `gone`, that are not)."""
-    for _ in range(100):
-        rows = (await call(client, "claude_list_sessions"))["sessions"]
+async def listed(client: Client, **wanted: Any) -> list[dict[str, Any]]:
+    """The sessions that are listed."""
+    return list((await call(client, "claude_list_sessions", **wanted))["sessions"])
+
+
+async def until_listed(client: Client, *session_ids: str, gone: bool = False, **wanted: Any) -> list[dict[str, Any]]:
+    """Waits until these are all the sessions, on machines that are there (or, with `gone`, that are not), and returns
+    what is listed of them."""
+    deadline = time.monotonic() + HANG_SECONDS
+    while True:
+        rows = await listed(client, **wanted)
         if {(row["sessionId"], bool(row.get("machineGone"))) for row in rows} == {(each, gone) for each in session_ids}:
-            return
+            return rows
+        assert time.monotonic() < deadline, rows
         await asyncio.sleep(0.3)
-    raise AssertionError(rows)

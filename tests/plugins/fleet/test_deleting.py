@@ -1,4 +1,4 @@
-"""A session that is deleted on a machine's own disk, by a command or by a server of its own, leaves the fleet too."""
+"""What is named or deleted on a machine's own disk, by a command or by a server of its own, is so in the fleet too."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ from claude_code_mcp.plugins.fleet.session_copy import OrphanedCopies
 from claude_code_mcp.plugins.fleet.transcripts import TranscriptStore
 from claude_code_mcp.testing import ScriptedModelThread
 from claude_code_mcp.testing.script import script
-from tests.support.fleet import ManagingComputer, continued, front_of, processes_of, until_listed
+from tests.support.fleet import ManagingComputer, continued, front_of, listed, processes_of, until_listed
 from tests.support.ports import free_port
 from tests.support.tool_calls import call, finished, refused
 from tests.support.waiting import until
@@ -39,9 +39,11 @@ def delete(place: ManagingComputer, session_id: str) -> "subprocess.CompletedPro
     return place.tried("sessions", "delete", session_id, "--yes")
 
 
-async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_it_can_be_reached(
+async def test_what_is_named_and_deleted_while_a_machine_is_there_or_away(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:
+    """What a person calls a session is shown while its machine is gone, and goes along when another one takes it. What
+    is deleted on a machine's disk leaves the fleet, now or when it can be reached."""
     server, laptop = places = [ManagingComputer(tmp_path / name, model.url) for name in ("server", "laptop")]
     listen = f"127.0.0.1:{free_port()}"
     with server.up(listen=listen):
@@ -52,15 +54,33 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
                         client, "claude_create_session", prompt=script(word, "done"), machine="laptop",
                         workingDirectory=str(laptop.project), waitSeconds=50,
                     )
-                    for word in ("at once", "later", "by the runner", "taken", "by a server")
+                    for word in ("later", "at once", "by the runner", "taken", "by a server")
                 ]  # fmt: skip
-                at_once, later, by_runner, taken, by_server = (each["sessionId"] for each in made)
+                later, at_once, by_runner, taken, by_server = (each["sessionId"] for each in made)
                 stays = await asyncio.to_thread(pinned_session, server, laptop.project)
+                for change in ({"action": "rename", "text": "The heron"}, {"action": "pin"}):
+                    await call(client, "claude_manage_session", sessionId=taken, **change)
+                await call(client, "claude_manage_session", sessionId=later, action="archive")
+                # Also what is typed at the machine itself, which its runner does not see.
+                await asyncio.to_thread(laptop.run, "sessions", "tag", taken, "birds")
+                await asyncio.to_thread(
+                    until, lambda: not marked_renamed(laptop), "the fleet's copies have their old names still"
+                )
             # The machine is gone, and the fleet answers.
-            await until_listed(client, at_once, later, by_runner, taken, by_server, gone=True)
+            rows = await until_listed(client, at_once, by_runner, taken, by_server, gone=True)
+            assert [row["sessionId"] for row in rows] == [taken, by_server, by_runner, at_once], "pinned comes first"
+            assert (rows[0]["displayText"], rows[0]["tag"], rows[0]["pinned"]) == ("The heron", "birds", True)
+            (away,) = await until_listed(client, later, gone=True, archived=True)
+            assert "later" in away["displayText"]
+            for change in ({"action": "rename", "text": "Another"}, {"action": "unpin"}):
+                problem = await refused(client, "claude_manage_session", sessionId=taken, **change)
+                said = problem["message"]
+                assert (
+                    "is on machine laptop, which is offline. Only the machine that has it can change its title" in said
+                )
             done = await asyncio.to_thread(delete, laptop, at_once)
             assert (done.returncode, done.stderr) == (0, "")
-            await until_listed(client, later, by_runner, taken, by_server, gone=True)
+            await until_listed(client, by_runner, taken, by_server, gone=True)
             # Nobody else goes on with what stays there, and a server of its own machine does.
             problem = await refused(client, "claude_send_message", sessionId=stays, message="go on")
             assert "continues when the machine is back" in problem["message"]
@@ -70,6 +90,12 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
             sent = await asyncio.to_thread(server.tried, "send", taken, script("go on", "here"))
             assert (sent.returncode, sent.stdout.strip()) == (0, "here"), sent.stderr
             assert "continues in an empty directory" in sent.stderr
+            # There it is called the same, and can be called otherwise again.
+            (row,) = [each for each in await listed(client) if each["sessionId"] == taken]
+            assert (row["displayText"], row["tag"], row["pinned"], row["machine"]) == (
+                "The heron", "birds", True, "server",
+            )  # fmt: skip
+            await call(client, "claude_manage_session", sessionId=taken, action="rename", text="Another")
             done = await asyncio.to_thread(delete, laptop, taken)
             assert done.returncode != 0
             assert "is held by machine" in done.stderr
@@ -78,8 +104,7 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
     done = await asyncio.to_thread(delete, laptop, later)
     assert done.returncode == 0, done.stderr
     assert "is removed when this machine's runner next reaches the fleet" in done.stderr
-    await delete_by_own_server(laptop, by_server)
-    await delete_by_own_server(laptop, stays)
+    await delete_by_own_server(laptop, by_server, stays)
     with server.up(listen=listen):
         async with Client(stdio_client(front_of(server)), mode="legacy") as client:
             with laptop.joined("laptop"):
@@ -98,11 +123,16 @@ async def test_what_is_deleted_on_a_machines_disk_leaves_the_fleet_now_or_when_i
     assert "Traceback" not in server.errors + laptop.errors
 
 
-async def delete_by_own_server(place: ManagingComputer, session_id: str) -> None:
+def marked_renamed(place: ManagingComputer) -> frozenset[str]:
+    return Marks(database_in(place.root / "state")).read().renamed
+
+
+async def delete_by_own_server(place: ManagingComputer, *session_ids: str) -> None:
     """As a client of this machine does, whose server is no part of the fleet."""
     parameters = front_of(place).model_copy(update={"args": []})
     async with Client(stdio_client(parameters), mode="legacy") as client:
-        await call(client, "claude_manage_session", sessionId=session_id, action="delete", confirm=True)
+        for session_id in session_ids:
+            await call(client, "claude_manage_session", sessionId=session_id, action="delete", confirm=True)
 
 
 def pinned_session(server: ManagingComputer, directory: Path) -> str:

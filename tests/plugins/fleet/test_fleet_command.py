@@ -4,10 +4,12 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +64,19 @@ async def length_of_leases(home: Path) -> float:
 
 
 def test_a_fleet_from_its_first_command_to_the_removal_of_a_machine(tmp_path: Path) -> None:
-    server, laptop = tmp_path / "server", tmp_path / "laptop"
+    server, laptop, copy = tmp_path / "server", tmp_path / "laptop", tmp_path / "copy"
     up_as = ("fleet", "up", "--listen", "127.0.0.1:0", "--name", "server", "--label", "big")
     with running(server, *up_as, real=True) as up:
         up.until_said("--join ")
         ticket = up.output.split("--join ")[1].split()[0]
         assert ticket not in up.errors
         joining = ("runner", "--join", ticket, "--name", "laptop", "--capacity", "6")
-        with running(laptop, *joining, real=True) as runner:
-            runner.until_said("laptop (")
+        with displaced(laptop, copy, *joining) as runner:
             seen = status(server)
             assert set(seen) == {"server", "laptop"}
             assert seen["server"]["labels"] == ["big"]
             assert (seen["laptop"]["capacity"], seen["laptop"]["draining"]) == (6, False)
             assert "laptop" in run(server, "fleet", "status").stdout
-
             assert run(server, "fleet", "drain", "laptop").returncode == 0
             assert status(server)["laptop"]["draining"] is True
             assert run(server, "fleet", "drain", "laptop", "--undo").returncode == 0
@@ -91,6 +91,23 @@ def test_a_fleet_from_its_first_command_to_the_removal_of_a_machine(tmp_path: Pa
         assert run(laptop, "runner").returncode == 5, "its key was revoked"
     assert "Traceback" not in up.errors
     assert run(server, "fleet", "status").returncode == 5, "it is not up"
+
+
+@contextmanager
+def displaced(home: Path, copy: Path, *joining: str) -> Iterator[Program]:
+    """A runner with a copy of another runner's key, which ends and says so in one sentence."""
+    with running(home, *joining, real=True) as first:
+        first.until_said("laptop (")
+        key = Path("state") / "fleet" / "machine.json"
+        (copy / key).parent.mkdir(parents=True, mode=0o700)
+        shutil.copy2(home / key, copy / key)
+        with running(copy, "runner", "--name", "laptop", "--capacity", "6") as second:
+            second.until_said("laptop (")
+            assert first.process.wait(HANG_SECONDS) == 4
+            for noise in ("Task was destroyed", "Traceback"):
+                assert noise not in first.errors
+            assert "Another process has written the entry of machine" in first.errors
+            yield second
 
 
 @pytest.mark.soak
@@ -133,10 +150,16 @@ def test_clients_reach_a_fleet_over_http_with_a_token_and_it_ends_when_it_is_sto
             "mcp-method": "tools/call",
             "mcp-name": "claude_list_sessions",
         }
-        assert httpx2.post(url, json=request, headers=headers).status_code == 401
-        answer = httpx2.post(url, json=request, headers={**headers, "authorization": f"Bearer {token}"}, timeout=60)
+        assert httpx2.post(url, json=request, headers=headers, timeout=HANG_SECONDS).status_code == 401
+        answer = httpx2.post(
+            url, json=request, headers={**headers, "authorization": f"Bearer {token}"}, timeout=HANG_SECONDS
+        )
         assert (answer.status_code, '"sessions":[]' in answer.text.replace(" ", "")) == (200, True), answer.text
-        metrics = httpx2.get(url.removesuffix("/mcp") + "/metrics", headers={"authorization": f"Bearer {token}"})
+        metrics = httpx2.get(
+            url.removesuffix("/mcp") + "/metrics",
+            headers={"authorization": f"Bearer {token}"},
+            timeout=HANG_SECONDS,
+        )
         assert 'claude_code_mcp_fleet_machine_up{id="' in metrics.text, metrics.text
         trail = home / "state" / "audit.jsonl"
         until(lambda: trail.exists() and "\n" in trail.read_text())  # written by a thread of its own

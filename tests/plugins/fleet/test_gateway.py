@@ -148,6 +148,9 @@ async def test_sessions_run_where_they_were_wished_for_and_are_found_and_read_th
     for era in ERAS:
         async with client_of(machines.gateway, era) as client:
             await check_resources(client, made)
+    async with client_of(machines.gateway, ERAS[1]) as client:
+        await check_stream(client, machines, made["b"])
+        await check_unanswered(client, machines, made)
 
 
 @IN_2026
@@ -189,7 +192,7 @@ async def check_resources(client: Client, sessions: dict[str, str]) -> None:
     assert {*completed.completion.values} == {*sessions.values()}
 
 
-@pytest.mark.soak  # of one server: tests/server/tools/test_resources.py; of machines, the next but one
+@pytest.mark.soak  # of one server: tests/server/tools/test_resources.py; of machines: check_stream
 async def test_client_with_a_handshake_gets_its_subscriptions(machines: TwoMachines) -> None:
     person = Person()
     async with client_of(machines.gateway, "legacy", person) as client:
@@ -244,28 +247,20 @@ async def test_a_client_is_notified_again_when_its_machine_is_back(
     await gateway.close()
 
 
-async def test_client_of_2026_gets_changes_of_all_machines_on_one_stream(machines: TwoMachines) -> None:
-    async with client_of(machines.gateway, "2026-07-28") as client:
-        report = await finished(
-            client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("b")
+async def check_stream(client: Client, machines: TwoMachines, session: str) -> None:
+    """A client of 2026 hears of all machines on one stream: of a session on one, and of a new one on the other."""
+    uri, received_texts = f"claude-session:///{session}", set()
+    async with client.listen(resources_list_changed=True, resource_subscriptions=[uri, LIST]) as changes:
+        again = await finished(
+            client, "claude_send_message", sessionId=session, message=script("more", "again"), waitSeconds=40
         )
-        uri, received_texts = f"claude-session:///{report['sessionId']}", set()
-        async with client.listen(resources_list_changed=True, resource_subscriptions=[uri, LIST]) as changes:
-            await finished(
-                client,
-                "claude_send_message",
-                sessionId=report["sessionId"],
-                message=script("more", "y"),
-                waitSeconds=40,
-            )
-            await finished(
-                client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("a")
-            )
-            async with asyncio.timeout(HANG_SECONDS):
-                async for change in changes:
-                    received_texts.add(getattr(change, "uri", None) or type(change).__name__)
-                    if received_texts >= {uri, LIST, "ResourcesListChanged"}:
-                        break
+        assert again["result"] == "again"
+        await finished(client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("a"))
+        async with asyncio.timeout(HANG_SECONDS):
+            async for change in changes:
+                received_texts.add(getattr(change, "uri", None) or type(change).__name__)
+                if received_texts >= {uri, LIST, "ResourcesListChanged"}:
+                    break
 
 
 @IN_2025
@@ -345,30 +340,28 @@ async def test_a_call_becomes_a_task_that_any_gateway_finds(machines: TwoMachine
     await other.close()
 
 
-async def test_a_machine_that_does_not_answer_is_named(machines: TwoMachines) -> None:
-    async with client_of(machines.gateway, "2026-07-28") as client:
-        made = await finished(
-            client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("a")
-        )
-        machines.fleet.set_machines(["a", "silent"])
-        listed = await call(client, "claude_list_sessions")
-        assert [row["sessionId"] for row in listed["sessions"]] == [made["sessionId"]]
-        assert listed["unanswered"] == [
-            {"machine": "silent.example.org", "reason": "Machine silent.example.org does not respond."}
-        ]
-        problem = await refused(client, "claude_create_session", prompt="x", machine="silent")
-        assert problem["code"] == "UPSTREAM_UNAVAILABLE"
-        machines.fleet.set_machines(["b"], gone=["a"])
-        listed = await call(client, "claude_list_sessions")
-        assert listed["sessions"] == []
-        assert listed["unanswered"] == [{"machine": "a.example.org", "reason": "Machine a.example.org is offline."}]
-        (content,) = (await client.read_resource(LIST)).contents
-        assert isinstance(content, types.TextResourceContents)
-        assert json.loads(content.text)["unanswered"] == listed["unanswered"]
-        problem = await refused(client, "claude_get_status", sessionId=made["sessionId"])
-        assert "a.example.org" in problem["message"]
-        machines.fleet.set_machines([])
-        assert (await refused(client, "claude_list_sessions"))["code"] == "UPSTREAM_UNAVAILABLE"
+async def check_unanswered(client: Client, machines: TwoMachines, made: dict[str, str]) -> None:
+    """A machine that does not answer is named."""
+    machines.fleet.set_machines(["a", "silent"])
+    listed = await call(client, "claude_list_sessions")
+    assert made["a"] in [row["sessionId"] for row in listed["sessions"]]
+    assert made["b"] not in [row["sessionId"] for row in listed["sessions"]]
+    assert listed["unanswered"] == [
+        {"machine": "silent.example.org", "reason": "Machine silent.example.org does not respond."}
+    ]
+    problem = await refused(client, "claude_create_session", prompt="x", machine="silent")
+    assert problem["code"] == "UPSTREAM_UNAVAILABLE"
+    machines.fleet.set_machines(["b"], gone=["a"])
+    listed = await call(client, "claude_list_sessions")
+    assert [row["sessionId"] for row in listed["sessions"]] == [made["b"]]
+    assert listed["unanswered"] == [{"machine": "a.example.org", "reason": "Machine a.example.org is offline."}]
+    (content,) = (await client.read_resource(LIST)).contents
+    assert isinstance(content, types.TextResourceContents)
+    assert json.loads(content.text)["unanswered"] == listed["unanswered"]
+    problem = await refused(client, "claude_get_status", sessionId=made["a"])
+    assert "a.example.org" in problem["message"]
+    machines.fleet.set_machines([])
+    assert (await refused(client, "claude_list_sessions"))["code"] == "UPSTREAM_UNAVAILABLE"
 
 
 async def test_a_list_is_asked_for_again_when_the_connection_to_a_machine_breaks(machines: TwoMachines) -> None:

@@ -67,8 +67,16 @@ class Fleet:
         body = {"prompt": work, "permissionMode": "default", **there}
         made = self.browser.post("/api/sessions", body)
         assert made.status == 201, made.body
-        session_id = made.json["sessionId"]
+        return self._question_of(made.json["sessionId"])
 
+    def ask_again(self, session_id: str, what: str) -> dict[str, Any]:
+        """The next question of a session."""
+        work = script(what, tool("Bash", command=f"touch {what}"), "done")
+        sent = self.browser.post(f"/api/sessions/{session_id}/messages", {"message": work})
+        assert sent.status == 202, sent.body
+        return self._question_of(session_id)
+
+    def _question_of(self, session_id: str) -> dict[str, Any]:
         def asked() -> list[dict[str, Any]]:
             return [
                 row for row in self.browser.get("/api/questions").json["questions"] if row["sessionId"] == session_id
@@ -107,8 +115,10 @@ def test_question_on_any_machine_is_pushed_once_to_each_receiver(tmp_path: Path,
                 kind="webpush", subscription=keys.subscription(f"{push_service.url}/send/abc"), device="Phone"
             )
             fleet.browser.ask("PUT", "/api/push", {"events": ["question"], "quietHours": None})
+            begun: dict[str, str] = {}
             for machine in machines:
                 question = fleet.ask_on(machine, f"one-{machine}")
+                begun[machine] = question["sessionId"]
                 check_signature(reported_text(first, "question", question["sessionId"]), hook["secret"])
                 pushed = push_service.next()
                 shown = keys.decrypt(pushed.body)
@@ -130,7 +140,7 @@ def test_question_on_any_machine_is_pushed_once_to_each_receiver(tmp_path: Path,
             reported_text(second, "question", question["sessionId"])
             push_service.next()
             fleet.answer(question)
-            last = fleet.ask_on("server", "three")
+            last = fleet.ask_again(begun["server"], "three")
             reported_text(second, "question", last["sessionId"])
             push_service.next()
     for receiver in (first, second, push_service):

@@ -52,65 +52,47 @@ async def begun_without_end(client: Client, laptop: SharingPlace) -> str:
     return str(made["sessionId"])
 
 
-async def test_a_person_who_is_removed_while_a_machine_is_frozen_has_nothing_running_there_when_it_is_back(
+async def test_people_who_are_removed_while_a_machine_is_frozen_or_the_fleet_down_have_nothing_running_there_later(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:
     server, laptop = SharingPlace(tmp_path / "server", model.url), SharingPlace(tmp_path / "laptop", model.url)
     server.lease_ms = 10_000
     served = Embedded(server.root, server, server.variables(), free_port())
-    http = ("--http", f"127.0.0.1:{served.port}", "--oauth")
-    with server.up(*http), laptop.joined("laptop", ticket=server.ticket) as runner:
-        async with (
-            await served.person("ann", "--group", "leads") as device,
-            await served.person("ben", "--group", "leads") as other,
-            connected(served, device, "2026-07-28") as (ann, _),
-            connected(served, other, "2026-07-28") as (ben, _),
-        ):
-            hers, _ = [await begun_without_end(client, laptop) for client in (ann, ben)]
-            shared = {"sessionId": hers, "action": "share", "text": "ben"}
-            assert "error" not in await call(ann, "claude_manage_session", **shared)
-            await until_true(lambda: len(claude_processes(runner.pid)) == 2)
-            runner.send_signal(signal.SIGSTOP)
-            try:
-                await asyncio.to_thread(until, lambda: "laptop" in gone_machines(server))
-                served.command("remove", "ann", "--yes")
-            finally:
-                runner.send_signal(signal.SIGCONT)
-            # Hers ends, and that of nobody else; by the notice that waited for it, or by what the fleet has noted.
-            await until_true(lambda: len(claude_processes(runner.pid)) == 1, "her session goes on")
-            async with asyncio.timeout(HANG_SECONDS):  # what she had shared ends with it
-                while [row.get("owner") for row in await listed_for(ben)] != [None]:  # noqa: ASYNC110 - nobody tells of it
-                    await asyncio.sleep(0.2)
-            assert (await listed_for(ben))[0]["isActive"]
-    until(lambda: not processes_of([server, laptop]), "something was left running")
-    assert "Traceback" not in server.errors + laptop.errors
-
-
-async def test_a_person_who_is_removed_while_the_fleet_is_down_has_nothing_running_when_it_is_up_again(
-    tmp_path: Path, model: ScriptedModelThread
-) -> None:
-    server, laptop = SharingPlace(tmp_path / "server", model.url), SharingPlace(tmp_path / "laptop", model.url)
-    served = Embedded(server.root, server, server.variables(), free_port())
-    http = ("--http", f"127.0.0.1:{served.port}", "--oauth")
-    listen = f"127.0.0.1:{free_port()}"
+    http, listen = ("--http", f"127.0.0.1:{served.port}", "--oauth"), f"127.0.0.1:{free_port()}"
     async with AsyncExitStack() as stack:
         with server.up(*http, listen=listen):
-            joining = laptop.joined("laptop", ticket=server.ticket)
-            runner = stack.enter_context(joining)
+            runner = stack.enter_context(laptop.joined("laptop", ticket=server.ticket))
             async with (
-                await served.person("ann") as device,
-                await served.person("ben") as other,
-                connected(served, device, "2026-07-28") as (ann, _),
-                connected(served, other, "2026-07-28") as (ben, _),
+                await served.person("ann", "--group", "leads") as of_ann,
+                await served.person("ben", "--group", "leads") as of_ben,
+                await served.person("cem") as of_cem,
+                connected(served, of_ann, "2026-07-28") as (ann, _),
+                connected(served, of_ben, "2026-07-28") as (ben, _),
+                connected(served, of_cem, "2026-07-28") as (cem, _),
             ):
-                for client in (ann, ben):
-                    await begun_without_end(client, laptop)
-                await until_true(lambda: len(claude_processes(runner.pid)) == 2)
-        served.command("remove", "ann", "--yes")
+                hers, *_ = [await begun_without_end(client, laptop) for client in (ann, ben, cem)]
+                shared = {"sessionId": hers, "action": "share", "text": "ben"}
+                assert "error" not in await call(ann, "claude_manage_session", **shared)
+                await until_true(lambda: len(claude_processes(runner.pid)) == 3)
+                runner.send_signal(signal.SIGSTOP)
+                try:
+                    await asyncio.to_thread(until, lambda: "laptop" in gone_machines(server))
+                    served.command("remove", "ann", "--yes")
+                finally:
+                    runner.send_signal(signal.SIGCONT)
+                # Hers ends, and that of nobody else; by the notice that waited for it, or by what the fleet has noted.
+                await until_true(lambda: len(claude_processes(runner.pid)) == 2, "her session goes on")
+                async with asyncio.timeout(HANG_SECONDS):  # what she had shared ends with it
+                    while [row.get("owner") for row in await listed_for(ben)] != [None]:  # noqa: ASYNC110 - nobody tells of it
+                        await asyncio.sleep(0.2)
+                assert (await listed_for(ben))[0]["isActive"]
+        assert "Traceback" not in server.errors
+        served.command("remove", "ben", "--yes")
         assert len(claude_processes(runner.pid)) == 2, "nobody has told the machine yet"
         with server.up(*http, listen=listen):
-            await until_true(lambda: len(claude_processes(runner.pid)) == 1, "her session goes on")
+            await until_true(lambda: len(claude_processes(runner.pid)) == 1, "his session goes on")
     until(lambda: not processes_of([server, laptop]), "something was left running")
+    assert "Traceback" not in server.errors + laptop.errors
 
 
 async def listed_for(client: Client) -> list[dict[str, Any]]:

@@ -28,6 +28,7 @@ from tests.core.sessions.support import options, run, say
 from tests.core.sessions.test_open_elsewhere import open_in_claude
 from tests.support.forging_cli import PIPE, REAL, forge, install_forging_cli
 from tests.support.repositories import repository
+from tests.support.waiting import HANG_SECONDS
 
 from .machines import Ledger, Machine, held, machine
 
@@ -42,7 +43,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 async def stored(at: Machine, session_id: str) -> list[dict[str, Any]]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANG_SECONDS):
         await at.replica.complete(session_id)
     return await at.transcripts.load(session_id) or []
 

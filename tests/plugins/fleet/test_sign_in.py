@@ -16,7 +16,7 @@ from tests.plugins.team.test_sign_in import POLICY, call
 from tests.server.test_http import ACCEPT, HELLO
 from tests.support import warm_commands
 from tests.support.ports import free_port
-from tests.support.waiting import until
+from tests.support.waiting import HANG_SECONDS, until
 
 
 class SignInComputer(Computer):
@@ -75,7 +75,7 @@ async def sign_in_and_work(served: Embedded, laptop: Computer, desk: Computer) -
         # Removed, they are nobody any more, at once.
         assert memory.tokens is not None
         bearer = {**ACCEPT, "authorization": f"Bearer {memory.tokens.access_token}"}
-        async with httpx2.AsyncClient(timeout=60) as http:
+        async with httpx2.AsyncClient(timeout=HANG_SECONDS) as http:
             assert (await http.post(served.url, json=HELLO, headers=bearer)).status_code == 200
             served.command("remove", "ann", "--yes")
             assert (await http.post(served.url, json=HELLO, headers=bearer)).status_code == 401

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from tests.support.fleet import (
 from tests.support.program import Process
 from tests.support.repositories import repository
 from tests.support.tool_calls import call, finished
-from tests.support.waiting import until, until_true
+from tests.support.waiting import HANG_SECONDS, until, until_true
 
 from .test_gateway import Person
 
@@ -157,11 +158,9 @@ async def listed_as_gone(client: Client, server: Computer, session_id: str) -> N
         listed = await call(client, "claude_list_sessions", **wanted)
         return next((row for row in listed["sessions"] if row["sessionId"] == session_id), {})
 
-    for _ in range(100):
-        found = await row()
-        if found.get("machineGone"):
-            break
-        await asyncio.sleep(0.5)
+    async with asyncio.timeout(HANG_SECONDS):
+        while not (found := await row()).get("machineGone"):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.5)
     assert (found["machine"], found["lastStatus"], found["isActive"]) == ("laptop", "interrupted", False)
     assert "remember the word heron" in found["displayText"]
     assert found["projectDirectory"].endswith("/source")
@@ -184,7 +183,8 @@ async def costs_count_once(server: Computer) -> None:
         return dict(json.loads(getattr(content, "text", "")))
 
     async with Client(stdio_client(front_of(server)), mode="legacy") as client:
-        for _ in range(100):
+        deadline = time.monotonic() + HANG_SECONDS
+        while True:
             listed, costs = await report(""), await report("costs?by=session")
             ids = sorted(row["sessionId"] for row in listed["sessions"])
             if "unanswered" not in listed and ids == sorted(line["name"] for line in costs["lines"]):
@@ -192,8 +192,8 @@ async def costs_count_once(server: Computer) -> None:
                 by_day = await report("costs?by=day")
                 assert by_day["total"]["usd"] == pytest.approx(sum(line["usd"] for line in costs["lines"]))
                 return
+            assert time.monotonic() < deadline, (listed, costs)
             await asyncio.sleep(0.5)
-    raise AssertionError(costs)
 
 
 async def die_in_the_middle(

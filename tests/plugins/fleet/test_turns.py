@@ -32,7 +32,7 @@ from claude_code_mcp.testing.script import script, tool
 from tests.conftest import RUN
 from tests.core.sessions.support import end_of
 from tests.support.parts import service_parts
-from tests.support.waiting import until_true
+from tests.support.waiting import HANG_SECONDS, until_true
 
 MACHINE = Machine(
     id="m", name="m", version=__version__, cli_version="2.1", labels=frozenset(), capacity=4, sessions=0,
@@ -156,7 +156,7 @@ async def test_a_turn_is_paused_before_the_lease_ends(
         finally:
             os.kill(engine.pid, signal.SIGCONT)
         go_on.touch()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(HANG_SECONDS):
             outcome = await turn.outcome()
         if not taken:
             assert (outcome.code, outcome.result) == ("completed", "after done")

@@ -23,7 +23,7 @@ from tests.conftest import RUN
 from tests.support import warm_commands
 from tests.support.ports import client_address, free_port
 from tests.support.program import HttpServer, http_server
-from tests.support.waiting import until_true
+from tests.support.waiting import HANG_SECONDS, until_true
 
 from .passkey_device import Device
 from .test_sign_in import CALLBACK, POLICY, Memory
@@ -124,7 +124,7 @@ async def connected(served: Embedded, device: Device, mode: str) -> AsyncIterato
     metadata = OAuthClientMetadata.model_validate({"redirect_uris": [CALLBACK], "client_name": "A client"})
     auth = OAuthClientProvider(served.url, metadata, memory, open_browser, callback)
     async with (
-        httpx2.AsyncClient(auth=auth, timeout=60) as http,
+        httpx2.AsyncClient(auth=auth, timeout=HANG_SECONDS) as http,
         Client(streamable_http_client(served.url, http_client=http), mode=mode) as client,
     ):
         yield client, memory
@@ -152,7 +152,7 @@ class PlainClient:
         return client
 
     def http(self) -> httpx2.AsyncClient:
-        return httpx2.AsyncClient(timeout=60, transport=httpx2.AsyncHTTPTransport(local_address=self.host))
+        return httpx2.AsyncClient(timeout=HANG_SECONDS, transport=httpx2.AsyncHTTPTransport(local_address=self.host))
 
     @property
     def challenge(self) -> str:
