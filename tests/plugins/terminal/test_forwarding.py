@@ -30,7 +30,7 @@ from tests.support.ports import free_port
 from tests.support.program import HttpServer, http_server
 from tests.support.waiting import HANG_SECONDS
 
-from .conftest import StartClaude, StartServer, eventually, question_in
+from .conftest import StartClaude, StartServer, eventually, press, question_in
 from .test_forged_events import connection, note, written
 from .test_hook import event
 
@@ -92,6 +92,13 @@ class Team:
                 await asyncio.sleep(0.1)
         return found[0]
 
+    async def next_question(self, before: dict[str, Any]) -> dict[str, Any]:
+        """The first open question there, once it is another."""
+        async with asyncio.timeout(HANG_SECONDS):
+            while (found := await self.question())["inputId"] == before["inputId"]:  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.1)
+        return found
+
     async def until_silent(self) -> None:
         async with asyncio.timeout(HANG_SECONDS):
             while await self.questions():  # noqa: ASYNC110
@@ -136,140 +143,6 @@ def forward(sandbox: Sandbox, environment: dict[str, str], tmp_path: Path) -> An
     return run
 
 
-async def test_a_question_is_answered_on_the_team_server(
-    server: Service, claude: StartClaude, sandbox: Sandbox, team: Team, forward: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert "to ann" in await forward(team.url)
-    claude(ASKS)
-    mine = await question_in(server)
-    question = await team.question()
-    assert "touch done" in question["description"]
-    assert await team.questions(OTHER) == []
-    done = await asyncio.to_thread(team.command, "answer", question["inputId"], "allow")
-    assert done.returncode == 0, done.stderr
-    await eventually((sandbox.project / "environment").exists, "the call")
-    await eventually(lambda: server.session(mine.session_id).outcome, "the end of the turn")
-    await team.until_silent()
-    again = await asyncio.to_thread(team.command, "answer", question["inputId"], "deny")
-    assert again.returncode != 0
-    kept = sandbox.root / "state" / "terminal-forwarding" / "target.json"
-    assert kept.stat().st_mode & 0o077 == 0
-    files = [file for place in (sandbox.project, sandbox.home, sandbox.root / "state") for file in place.rglob("*")]
-    leaks = [file for file in files if file.is_file() and file != kept and TOKEN.encode() in file.read_bytes()]
-    assert (sandbox.project / "environment") in files
-    assert leaks == []
-    assert TOKEN not in team.audit + caplog.text
-
-
-async def test_the_session_is_shown_without_its_files(
-    server: Service, claude: StartClaude, sandbox: Sandbox, team: Team, forward: Any
-) -> None:
-    await forward(team.url)
-    claude(ASKS)
-    session_id = (await team.question())["sessionId"]
-    browser = await team.browser()
-    listed = (await asyncio.to_thread(browser.get, "/api/sessions")).json["sessions"]
-    (row,) = [row for row in listed if row["sessionId"] == session_id]
-    assert (row["directory"], row["inTerminal"]) == (str(sandbox.project), True)
-    assert row["machine"] == os.uname().nodename
-    for path in ("", "/files", "/changes", "/items"):
-        shown = await asyncio.to_thread(browser.get, f"/api/sessions/{session_id}{path}")
-        assert shown.status < 500, (path, shown.json)
-    refused = await asyncio.to_thread(team.command, "send", session_id, "Hello")
-    assert "is open in a terminal" in refused.stderr
-
-
-async def test_nothing_is_forwarded_before_the_person_says_so_and_after_they_have_stopped_it(
-    server: Service, claude: StartClaude, sandbox: Sandbox, team: Team, forward: Any
-) -> None:
-    terminal = claude(script("Do it", tool("Bash", command="touch one"), tool("Bash", command="touch two")))
-    await question_in(server)
-    assert await team.questions() == []
-    assert str(sandbox.project) not in team.audit
-    await forward(team.url)
-    await team.question()
-    await asyncio.to_thread(terminal.until, "Do you want to proceed?")
-    await forward("--off")
-    await team.until_silent()
-    assert server.broker.pending()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
-async def test_the_end_is_noticed_also_where_changes_of_files_are_not_reported(
-    server: Service, sandbox: Sandbox
-) -> None:
-    place = ForwardingPlace(sandbox.root / "state")
-    place.write(new_target("http://127.0.0.1:1", TOKEN))
-    forwarder = Forwarder(server, place, list)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # With no descriptor left for the kernel's reports.
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
-    try:
-        running = asyncio.create_task(forwarder.run())
-        await asyncio.sleep(0)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    await eventually(lambda: forwarder.target, "the target")
-    place.remove()
-    await eventually(lambda: forwarder.target is None, "the end")
-    running.cancel()
-    await asyncio.wait([running])
-
-
-async def test_one_sender_cannot_open_questions_without_end(team: Team) -> None:
-    """Each has lines in the audit trail, which has a limited size."""
-
-    def report(number: int) -> dict[str, Any]:
-        questions = [{"key": f"{number}-{key}", "tool": "Bash", "input": {"command": "true"}} for key in range(50)]
-        place = {"sessionId": "one", "directory": "/src", "title": "", "state": "waiting"}
-        return {"client": "mine", "revision": str(number), "terminals": [{**place, "questions": questions}]}
-
-    headers = {"Authorization": f"Bearer {TOKEN}"}
-    async with httpx2.AsyncClient(headers=headers, timeout=HANG_SECONDS) as sender:
-        send = asyncio.ensure_future(sender.post(f"{team.url}/terminals", json=report(1)))
-        assert (await team.question())["sessionId"]
-        refused = await sender.post(f"{team.url}/terminals", json=report(2))
-        assert (await send).status_code == 200
-    assert refused.status_code == 429, refused.text
-    assert "new questions per minute" in refused.text
-    assert len(await team.questions()) <= 60
-    assert team.audit.count('"question_opened"') <= 60
-
-
-async def test_an_answer_at_the_keyboard_withdraws_the_question_there(
-    server: Service, claude: StartClaude, sandbox: Sandbox, team: Team, forward: Any
-) -> None:
-    await forward(team.url)
-    terminal = claude(ASKS)
-    await team.question()
-    await asyncio.to_thread(terminal.until, "Do you want to proceed?")
-    terminal.type("1")
-    await team.until_silent()
-    await eventually((sandbox.project / "done").exists, "the call")
-
-
-async def test_a_killed_server_holds_up_nothing_and_gets_the_question_when_it_is_back(
-    server: Service, claude: StartClaude, sandbox: Sandbox, team: Team, forward: Any
-) -> None:
-    await forward(team.url)
-    calls = [tool("Bash", command=f"touch {name}") for name in ("one", "two", "three")]
-    terminal = claude(script("Do it", *calls, text("All is done.")))
-    await team.question()
-    team.kill()
-    mine = await question_in(server)
-    server.respond(mine.session_id, mine.id, Answer(allow=True), by="web", person=True)
-    await eventually((sandbox.project / "one").exists, "the call that was allowed here")
-    await eventually(server.broker.pending, "the second question")
-    await asyncio.to_thread(terminal.until, "touch two")
-    terminal.type("1")
-    await eventually((sandbox.project / "two").exists, "the call that was allowed at the keyboard")
-    team.start()
-    question = await team.question()
-    assert "touch three" in question["description"]
-    await asyncio.to_thread(team.command, "answer", question["inputId"], "allow")
-    await eventually((sandbox.project / "three").exists, "the call that was allowed there")
-
-
 class Silent(Handler):
     """Takes a report and never says anything."""
 
@@ -278,19 +151,143 @@ class Silent(Handler):
         self.rfile.read(1)
 
 
-async def test_a_server_that_never_answers_holds_up_nothing(
-    server: Service, claude: StartClaude, sandbox: Sandbox
+async def test_questions_are_forwarded_from_when_the_person_says_so_until_they_have_stopped_it(
+    server: Service, claude: StartClaude, sandbox: Sandbox, team: Team, forward: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
+    waits = "until [ -e go ]; do sleep 0.1; done; touch silent"
+    commands = ("touch first", "touch second; env > environment", "touch third", waits)
+    terminal = claude(script("Do it", *(tool("Bash", command=one) for one in commands), text("All is done.")))
+    # Nothing is forwarded before the person says so.
+    mine = await question_in(server)
+    session_id = mine.session_id
+    assert await team.questions() == []
+    assert str(sandbox.project) not in team.audit
+    assert "to ann" in await forward(team.url)
+    question = await team.question()
+    assert "touch first" in question["description"]
+    assert await team.questions(OTHER) == []
+    # The session is shown without its files.
+    there = question["sessionId"]
+    browser = await team.browser()
+    listed = (await asyncio.to_thread(browser.get, "/api/sessions")).json["sessions"]
+    (row,) = [row for row in listed if row["sessionId"] == there]
+    assert (row["directory"], row["inTerminal"]) == (str(sandbox.project), True)
+    assert row["machine"] == os.uname().nodename
+    for path in ("", "/files", "/changes", "/items"):
+        shown = await asyncio.to_thread(browser.get, f"/api/sessions/{there}{path}")
+        assert shown.status < 500, (path, shown.json)
+    refused = await asyncio.to_thread(team.command, "send", there, "Hello")
+    assert "is open in a terminal" in refused.stderr
+    # An answer at the keyboard withdraws the question there.
+    await asyncio.to_thread(terminal.until, "Do you want to proceed?")
+    terminal.type("1")
+    await eventually((sandbox.project / "first").exists, "the call that was allowed at the keyboard")
+    question = await team.next_question(question)
+    # It is answered there, once.
+    assert "touch second" in question["description"]
+    done = await asyncio.to_thread(team.command, "answer", question["inputId"], "allow")
+    assert done.returncode == 0, done.stderr
+    await eventually((sandbox.project / "environment").exists, "the call that was allowed there")
+    third = await team.next_question(question)
+    again = await asyncio.to_thread(team.command, "answer", question["inputId"], "deny")
+    assert again.returncode != 0
+    # The token is in its own file alone.
+    kept = sandbox.root / "state" / "terminal-forwarding" / "target.json"
+    assert kept.stat().st_mode & 0o077 == 0
+    files = [file for place in (sandbox.project, sandbox.home, sandbox.root / "state") for file in place.rglob("*")]
+    leaks = [file for file in files if file.is_file() and file != kept and TOKEN.encode() in file.read_bytes()]
+    assert (sandbox.project / "environment") in files
+    assert leaks == []
+    assert TOKEN not in team.audit + caplog.text
+    # Nothing is forwarded after the person has stopped it.
+    assert "touch third" in third["description"]
+    await forward("--off")
+    await team.until_silent()
+    (mine,) = server.broker.pending()
+    assert mine.tool_input["command"] == "touch third"
+    # A server that never answers holds up nothing.
     with site(Silent) as url:
         place = ForwardingPlace(sandbox.root / "state")
         place.write(new_target(url, TOKEN))
-        terminal = claude(ASKS)
+        server.respond(session_id, mine.id, Answer(allow=True), by="web", person=True)
+        await eventually((sandbox.project / "third").exists, "the call that was allowed here")
         await question_in(server)
-        await asyncio.to_thread(terminal.until, "Do you want to proceed?")
-        terminal.type("1")
-        await eventually((sandbox.project / "done").exists, "the call")
-        await eventually(lambda: server.sessions()[0].outcome, "the end of the turn")
+        await press(terminal, "1", lambda: not server.broker.pending(), "the end of the question")
+        (sandbox.project / "go").touch()
+        await eventually((sandbox.project / "silent").exists, "the call that was allowed at the keyboard")
+        await eventually(lambda: server.session(session_id).outcome, "the end of the turn")
         place.remove()
+    assert await team.questions() == []
+    await assert_questions_of_one_sender_are_limited(team)
+
+
+async def assert_questions_of_one_sender_are_limited(team: Team) -> None:
+    """Each has lines in the audit trail, which has a limited size."""
+
+    def report(number: int) -> dict[str, Any]:
+        questions = [{"key": f"{number}-{key}", "tool": "Bash", "input": {"command": "true"}} for key in range(50)]
+        place = {"sessionId": "one", "directory": "/src", "title": "", "state": "waiting"}
+        return {"client": "mine", "revision": str(number), "terminals": [{**place, "questions": questions}]}
+
+    before = team.audit.count('"question_opened"')
+    headers = {"Authorization": f"Bearer {OTHER}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=HANG_SECONDS) as sender:
+        send = asyncio.ensure_future(sender.post(f"{team.url}/terminals", json=report(1)))
+        async with asyncio.timeout(HANG_SECONDS):
+            while not await team.questions(OTHER):  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.1)
+        refused = await sender.post(f"{team.url}/terminals", json=report(2))
+        assert (await send).status_code == 200
+    assert refused.status_code == 429, refused.text
+    assert "new questions per minute" in refused.text
+    assert len(await team.questions(OTHER)) <= 60
+    assert team.audit.count('"question_opened"') - before <= 60
+
+
+async def test_the_policy_of_the_person_judges_answers_and_a_killed_server_holds_up_nothing(
+    start_server: StartServer, claude: StartClaude, sandbox: Sandbox, team: Team, forward: Any
+) -> None:
+    server, _ = await start_server(policy=Policy(Profile(answers="person", deny=("Bash(rm *)",))))
+    await forward(team.url)
+    waits = "until [ -e go ]; do sleep 0.1; done; touch two"
+    calls = [tool("Bash", command=command) for command in ("touch done", "touch one", waits, "touch three")]
+    terminal = claude(script("Do it", *calls, text("All is done.")))
+    browser = await team.browser()
+
+    async def answer(browser: Browser, question: dict[str, Any], **about: Any) -> None:
+        path = f"/api/sessions/{question['sessionId']}/questions/{question['inputId']}"
+        answered = await asyncio.to_thread(browser.post, path, {"decision": "allow", **about})
+        assert answered.status == 200, answered.json
+
+    # The policy of the person at the terminal judges the answer.
+    first = await team.question()
+    await answer(browser, first, updatedInput={"command": "rm -rf ."})
+    second = await team.next_question(first)
+    # A command with a token is a program's.
+    done = await asyncio.to_thread(team.command, "answer", second["inputId"], "allow")
+    assert done.returncode == 0, done.stderr
+    third = await team.next_question(second)
+    assert not (sandbox.project / "done").exists()
+    assert len(server.broker.pending()) == 1
+    shown = await asyncio.to_thread(browser.get, "/api/questions")
+    assert "The last answer was refused" in str(shown.json)
+    await answer(browser, third)
+    await eventually((sandbox.project / "done").exists, "the call that a person allowed there")
+    # A killed server holds up nothing, and gets the question when it is back.
+    assert "touch one" in (await team.next_question(third))["description"]
+    team.kill()
+    mine = await question_in(server)
+    server.respond(mine.session_id, mine.id, Answer(allow=True), by="web", person=True)
+    await eventually((sandbox.project / "one").exists, "the call that was allowed here")
+    await question_in(server)
+    await press(terminal, "1", lambda: not server.broker.pending(), "the end of the question")
+    (sandbox.project / "go").touch()
+    await eventually((sandbox.project / "two").exists, "the call that was allowed at the keyboard")
+    team.start()
+    question = await team.question()
+    assert "touch three" in question["description"]
+    await answer(await team.browser(), question)
+    await eventually((sandbox.project / "three").exists, "the call that was allowed there")
 
 
 async def test_a_server_that_forwards_to_itself_shows_each_question_once_more(team: Team) -> None:
@@ -324,38 +321,26 @@ async def test_a_token_that_others_can_read_is_not_used(sandbox: Sandbox, tmp_pa
     assert not ForwardingPlace(sandbox.root / "state").file.exists()
 
 
-async def test_the_policy_of_the_person_at_the_terminal_judges_the_answer(
-    start_server: StartServer, claude: StartClaude, sandbox: Sandbox, team: Team, forward: Any
+@pytest.mark.skipif(sys.platform != "linux", reason="inotify")
+async def test_the_end_is_noticed_also_where_changes_of_files_are_not_reported(
+    server: Service, sandbox: Sandbox
 ) -> None:
-    server, _ = await start_server(policy=Policy(Profile(answers="person", deny=("Bash(rm *)",))))
-    await forward(team.url)
-    claude(ASKS)
-    browser = await team.browser()
-
-    async def answer(question: dict[str, Any], **about: Any) -> None:
-        path = f"/api/sessions/{question['sessionId']}/questions/{question['inputId']}"
-        answered = await asyncio.to_thread(browser.post, path, {"decision": "allow", **about})
-        assert answered.status == 200, answered.json
-
-    async def next_question(before: dict[str, Any]) -> dict[str, Any]:
-        async with asyncio.timeout(HANG_SECONDS):
-            while (found := await team.question())["inputId"] == before["inputId"]:  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
-        return found
-
-    first = await team.question()
-    await answer(first, updatedInput={"command": "rm -rf ."})
-    second = await next_question(first)
-    # A command with a token is a program's.
-    done = await asyncio.to_thread(team.command, "answer", second["inputId"], "allow")
-    assert done.returncode == 0, done.stderr
-    third = await next_question(second)
-    assert not (sandbox.project / "done").exists()
-    assert len(server.broker.pending()) == 1
-    shown = await asyncio.to_thread(browser.get, "/api/questions")
-    assert "The last answer was refused" in str(shown.json)
-    await answer(third)
-    await eventually((sandbox.project / "done").exists, "the call")
+    place = ForwardingPlace(sandbox.root / "state")
+    place.write(new_target("http://127.0.0.1:1", TOKEN))
+    forwarder = Forwarder(server, place, list)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # With no descriptor left for the kernel's reports.
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        running = asyncio.create_task(forwarder.run())
+        await asyncio.sleep(0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    await eventually(lambda: forwarder.target, "the target")
+    place.remove()
+    await eventually(lambda: forwarder.target is None, "the end")
+    running.cancel()
+    await asyncio.wait([running])
 
 
 async def test_a_person_signs_in_with_oauth(
