@@ -40,21 +40,21 @@ async def catalog(_: Place) -> Sequence[Figure]:
         first = await _measured("cold", root)
         second = await _measured("warm", root)
     share = first["newest"] / base["newest"]
-    reported_text = f"SDK {base['newest'] * 1000:.0f} ms"
+    baseline = f"SDK {base['newest'] * 1000:.0f} ms"
     return [
         Figure(
             "newest 50 of 10,000 sessions, no index yet",
-            reported_text,
+            baseline,
             _ms(first["newest"]),
             f"{share:.3f}×",
             "≤ 0.05×",
             share <= 0.05,
         ),
-        _figure("the same again", reported_text, first["again"], 0.005),
-        _figure("the same, new process", reported_text, second["newest"], 0.25),
-        _figure("search in titles and prompts", reported_text, second["search"], 0.3),
-        _figure("newest 50 of a named caller", reported_text, second["owner"], 0.02),
-        _figure("after one transcript has grown", reported_text, second["grown"], 0.02),
+        _figure("the same again", baseline, first["again"], 0.005),
+        _figure("the same, new process", baseline, second["newest"], 0.25),
+        _figure("search in titles and prompts", baseline, second["search"], 0.3),
+        _figure("newest 50 of a named caller", baseline, second["owner"], 0.02),
+        _figure("after one transcript has grown", baseline, second["grown"], 0.02),
         Figure(
             "memory of the process",
             f"SDK {base['memory'] / (1 << 20):.0f} MB",

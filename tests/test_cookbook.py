@@ -114,7 +114,7 @@ async def test_over_mcp(place: Sandbox) -> None:
 def test_every_example_is_on_the_page_and_is_tested() -> None:
     page = (ROOT / "docs" / "cookbook.md").read_text(encoding="utf-8")
     shown = set(re.findall(r"examples/cookbook/(\w+)\.py", page))
-    here = set(re.findall(r"test_(\w+)\(place", Path(__file__).read_text(encoding="utf-8")))
+    here = set(re.findall(r'example\("(\w+)"\)', Path(__file__).read_text(encoding="utf-8")))
     assert shown == here == {path.stem for path in COOKBOOK.glob("*.py")}
     for block in re.findall(r"^```python\n# (\w+)\.py\n(.*?)^```$", page, re.MULTILINE | re.DOTALL):
         name, text = block

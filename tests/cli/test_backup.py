@@ -208,10 +208,10 @@ def test_the_name_of_a_file_does_nothing_to_the_terminal(
     with (state / "principals" / "ann-1" / "\x1b]0;mine\x07\n\x1b[2Jall is well").open("wb") as sparse:
         sparse.truncate(3 << 30)
     assert run("backup", tmp_path / "backup.tar.gz") == 1
-    reported_text = capsys.readouterr().err
-    assert "all is well" in reported_text
-    assert "\x1b" not in reported_text
-    assert len(reported_text.splitlines()) == 1
+    printed_errors = capsys.readouterr().err
+    assert "all is well" in printed_errors
+    assert "\x1b" not in printed_errors
+    assert len(printed_errors.splitlines()) == 1
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root can read everything")

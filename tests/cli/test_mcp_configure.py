@@ -168,10 +168,10 @@ def test_an_entry_is_added_as_json_and_shown_without_its_secrets(mcp: Mcp, own_f
     entry = {"command": "x", "args": ["--token", "s3cret-argument"], "env": {"API_KEY": "s3cret-variable"}}
     assert mcp("add-json", "x", json.dumps(entry), "-s", "user").returncode == 0
     assert entries(own_file)["x"] == entry
-    reported_text = mcp("get", "x")
-    assert reported_text.returncode == 0
-    assert "variables: API_KEY" in reported_text.stdout
-    assert "s3cret" not in reported_text.stdout + mcp("get", "x", "--json").stdout
+    printed = mcp("get", "x")
+    assert printed.returncode == 0
+    assert "variables: API_KEY" in printed.stdout
+    assert "s3cret" not in printed.stdout + mcp("get", "x", "--json").stdout
     refused = mcp("add-json", "y", '{"command": "s3cret')
     assert refused.returncode == 2
     assert "s3cret" not in refused.stderr

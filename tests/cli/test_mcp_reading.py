@@ -87,8 +87,8 @@ async def test_watching_prints_what_the_server_tells(shell: dict[str, str], own_
         pytest.skip("Ctrl-C is a signal here")
     pipe = tmp_path / "say"
     os.mkfifo(pipe)
-    reported_text = {"command": sys.executable, "args": ["-S", "-c", _TOLD, str(pipe), FULL["args"][1]]}
-    configure(own_file, full=reported_text)
+    recording_server = {"command": sys.executable, "args": ["-S", "-c", _TOLD, str(pipe), FULL["args"][1]]}
+    configure(own_file, full=recording_server)
     process = start(shell, "watch", "full", "full://note", "--json")
     with pipe.open("w") as say:  # opens when the server has subscribed
         say.write("now\n")

@@ -169,8 +169,8 @@ def test_a_bad_value_is_one_line_that_names_variable_and_value(variable: str, te
 
 
 def test_a_bad_value_in_the_file_is_named_by_its_variable(tmp_path: Path) -> None:
-    reported_text = refusal({}, config_file(tmp_path, "max_sessions = [1]"))
-    assert reported_text.startswith("MAX_SESSIONS=[1] ")
+    message = refusal({}, config_file(tmp_path, "max_sessions = [1]"))
+    assert message.startswith("MAX_SESSIONS=[1] ")
 
 
 def test_a_bad_argument_is_named_too() -> None:
@@ -178,9 +178,9 @@ def test_a_bad_argument_is_named_too() -> None:
 
 
 def test_a_secret_is_never_repeated(tmp_path: Path) -> None:
-    reported_text = refusal({}, config_file(tmp_path, "CLAUDE_CODE_MCP_TOKEN = 987654321"))
-    assert reported_text.startswith("CLAUDE_CODE_MCP_TOKEN ")
-    assert "987654321" not in reported_text
+    message = refusal({}, config_file(tmp_path, "CLAUDE_CODE_MCP_TOKEN = 987654321"))
+    assert message.startswith("CLAUDE_CODE_MCP_TOKEN ")
+    assert "987654321" not in message
     assert "hush" not in repr(load_settings({"CLAUDE_CODE_MCP_TOKEN": "hush"}))
 
 
@@ -218,9 +218,9 @@ def test_an_unknown_argument_is_refused() -> None:
 
 
 def test_one_setting_under_two_names_is_refused(tmp_path: Path) -> None:
-    reported_text = refusal({}, config_file(tmp_path, "max_sessions = 1\nMAX_SESSIONS = 2"))
-    assert "MAX_SESSIONS" in reported_text
-    assert "max_sessions" in reported_text
+    message = refusal({}, config_file(tmp_path, "max_sessions = 1\nMAX_SESSIONS = 2"))
+    assert "MAX_SESSIONS" in message
+    assert "max_sessions" in message
 
 
 @every_row("content", [b"MAX_SESSIONS =", b"\xff\xfe", b"A = 1\nA = 2"])

@@ -100,15 +100,15 @@ def test_names_of_variables_that_hold_secrets(name: str, secret: bool) -> None:
 def test_known_secrets_in_every_spelling() -> None:
     secret = 'pa"ss/wörd&1'
     redactor = Redactor([secret])
-    for reported_text in (
+    for shown_as in (
         secret,
         json.dumps(secret),
         json.dumps({"a": secret}, ensure_ascii=False),
         quote(secret, safe=""),
     ):
-        assert "wörd" not in redactor.text(f"<{reported_text}>")
-        assert secret not in redactor.text(f"<{reported_text}>")
-        assert MARK in redactor.text(f"<{reported_text}>")
+        assert "wörd" not in redactor.text(f"<{shown_as}>")
+        assert secret not in redactor.text(f"<{shown_as}>")
+        assert MARK in redactor.text(f"<{shown_as}>")
 
 
 def test_a_secret_inside_another_leaves_nothing_of_either() -> None:
@@ -135,7 +135,7 @@ KEY_OF_SEVERAL_LINES = (
 
 
 @pytest.mark.parametrize(
-    "reported_text",
+    "shown_as",
     [
         KEY_OF_SEVERAL_LINES,
         KEY_OF_SEVERAL_LINES.replace("\n", "\r\n"),
@@ -145,8 +145,8 @@ KEY_OF_SEVERAL_LINES = (
         "".join(f"{number:6}→{line}\n" for number, line in enumerate(KEY_OF_SEVERAL_LINES.splitlines(), 1)),
     ],
 )
-def test_a_secret_of_several_lines_is_hidden_however_its_lines_are_shown(reported_text: str) -> None:
-    shown = Redactor([KEY_OF_SEVERAL_LINES]).text(reported_text)
+def test_a_secret_of_several_lines_is_hidden_however_its_lines_are_shown(shown_as: str) -> None:
+    shown = Redactor([KEY_OF_SEVERAL_LINES]).text(shown_as)
     assert "MIIE" not in shown
     assert "BKcw" not in shown
 

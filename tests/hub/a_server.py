@@ -27,7 +27,7 @@ class Server:
         self.lists = 0
         self.waiting: Message = {}
         self.asking: Message = {}
-        self.reported_text: list[str] = []
+        self.reports: list[str] = []
         self.level = "info"
         self.tasks: dict[str, Message] = {}
 
@@ -176,14 +176,14 @@ class Server:
 
     def answered(self, message: Message) -> None:
         call, note = self.asking.pop(message["id"], (None, None))
-        reported_text = json.dumps(message.get("result") or message.get("error"))
+        reports = json.dumps(message.get("result") or message.get("error"))
         if note is not None:
-            Path(note).write_text(reported_text)
+            Path(note).write_text(reports)
         if call is not None:
-            self.reported_text.append(reported_text)
+            self.reports.append(reports)
             if not any(call == other for other, _ in self.asking.values()):
-                send({"id": call, **text(" ".join(self.reported_text))})
-                self.reported_text.clear()
+                send({"id": call, **text(" ".join(self.reports))})
+                self.reports.clear()
 
 
 def text(value: str) -> Message:

@@ -15,7 +15,7 @@ from .remote import RemoteServer
 NOTE = "note://1"
 
 
-async def reported_text(hub: Hub, remote: RemoteServer) -> None:
+async def publish_change(hub: Hub, remote: RemoteServer) -> None:
     """Waits until the hub hears of a change that the server tells."""
     await until_true(lambda: len(remote.listening._streams) == 1)
     changes = Changes(hub, "x")
@@ -30,11 +30,11 @@ async def test_a_stream_of_changes_that_the_server_ends_is_opened_again(
     remote = RemoteServer()
     hub = await start_hub({"x": {"type": "sdk"}}, in_process={"x": remote.run})
     await hub.follow("x", NOTE)
-    await reported_text(hub, remote)
+    await publish_change(hub, remote)
     before = remote.streams
     remote.listening.close()
     await until_true(lambda: remote.streams > before, "the server was not asked again")
-    await reported_text(hub, remote)
+    await publish_change(hub, remote)
 
 
 async def test_all_who_follow_a_resource_wait_until_the_server_has_agreed(start_hub: StartHub) -> None:
@@ -51,7 +51,7 @@ async def test_all_who_follow_a_resource_wait_until_the_server_has_agreed(start_
     remote.may_listen.set()
     async with asyncio.timeout(PATIENCE):
         await asyncio.gather(first, second)
-    await reported_text(hub, remote)
+    await publish_change(hub, remote)
 
 
 async def test_a_resource_is_followed_by_the_second_caller_where_the_first_has_left(start_hub: StartHub) -> None:
@@ -65,4 +65,4 @@ async def test_a_resource_is_followed_by_the_second_caller_where_the_first_has_l
     first.cancel()
     remote.may_listen.set()
     await asyncio.wait_for(second, PATIENCE)
-    await reported_text(hub, remote)
+    await publish_change(hub, remote)

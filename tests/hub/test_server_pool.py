@@ -29,7 +29,7 @@ def directories(root: Path) -> tuple[str, str]:
     return str(root / "one"), str(root / "two")
 
 
-async def reported_text(hub: Hub, tool: str, *places: str) -> list[str]:
+async def tool_texts(hub: Hub, tool: str, *places: str) -> list[str]:
     """What sessions in these directories are told by a tool."""
     sessions = [Session(hub, directory=place) for place in places]
     return [text_in(await session.call(tool)) for session in sessions]
@@ -76,8 +76,8 @@ async def test_a_server_with_a_relative_argument_runs_in_the_directory_of_each_s
 ) -> None:
     one, two = directories(tmp_path)
     hub = await start_hub({"x": full("."), "shared": full()})
-    assert await reported_text(hub, "cwd", one, two, one) == [one, two, one]
-    assert len(set(await reported_text(hub, "pid", one, two, one))) == 2
+    assert await tool_texts(hub, "cwd", one, two, one) == [one, two, one]
+    assert len(set(await tool_texts(hub, "pid", one, two, one))) == 2
     shared = [Session(hub, "shared", directory=place) for place in (one, two)]
     assert len({text_in(await session.call("pid")) for session in shared}) == 1
 
@@ -105,7 +105,7 @@ async def test_unused_connection_of_a_directory_is_closed(
     session.endpoint.close()
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    assert await reported_text(hub, "pid", one) != [first]
+    assert await tool_texts(hub, "pid", one) != [first]
 
 
 @pytest.mark.parametrize("fault", ["ends", "mute", pytest.param("stuck", marks=pytest.mark.soak)])

@@ -103,15 +103,13 @@ NO_ID, WRONG_ID = '{"jsonrpc":"2.0","result":{}}', '{"jsonrpc":"2.0","id":12345,
 NULL_ID = '{"jsonrpc":"2.0","id":null,"error":{"code":-32700,"message":"Parse error"}}'
 
 
-@pytest.mark.parametrize(
-    ("line", "reported_text"), [(NO_ID, "protocol"), (WRONG_ID, "never sent"), (NULL_ID, "Parse error")]
-)
+@pytest.mark.parametrize(("line", "message"), [(NO_ID, "protocol"), (WRONG_ID, "never sent"), (NULL_ID, "Parse error")])
 async def test_an_answer_without_the_id_of_a_call_ends_the_call_anyway(
-    start_hub: StartHub, line: str, reported_text: str
+    start_hub: StartHub, line: str, message: str
 ) -> None:
     hub = await start_hub({"x": local()})
     async with asyncio.timeout(PATIENCE):
-        with pytest.raises(MCPError, match=reported_text):
+        with pytest.raises(MCPError, match=message):
             await hub.call("x", "raw", {"line": line})
         assert text_of(await hub.call("x", "echo")) == "{}"
 

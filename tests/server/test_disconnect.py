@@ -62,10 +62,12 @@ class Stdio:
 
 @contextmanager
 def stdio_server(environment: dict[str, str], cwd: Path) -> Iterator[Stdio]:
-    log, pipe, reported_text = cwd / "stderr", subprocess.PIPE, {**environment, "LOG_LEVEL": "info"}
+    log, pipe, verbose_environment = cwd / "stderr", subprocess.PIPE, {**environment, "LOG_LEVEL": "info"}
     with (
         log.open("wb") as stderr,
-        subprocess.Popen([COMMAND], env=reported_text, cwd=cwd, stdin=pipe, stdout=pipe, stderr=stderr) as process,
+        subprocess.Popen(
+            [COMMAND], env=verbose_environment, cwd=cwd, stdin=pipe, stdout=pipe, stderr=stderr
+        ) as process,
     ):
         assert process.stdin is not None
         process.stdin.write(frame(1, "initialize", json.dumps(HELLO).encode()) + b"\n")

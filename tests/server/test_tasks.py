@@ -293,12 +293,12 @@ def test_tasks_are_answered_after_a_restart(serve: Serve) -> None:
     first.process.wait(LONG)
     second = serve()
     assert _without_meta(second.get(done)) == _without_meta(ended)
-    reported_text = second.get(open_)
-    assert reported_text["status"] == "completed"
-    assert reported_text["result"]["isError"] is True
-    assert reported_text["result"]["structuredContent"]["sessionId"] == session
-    assert "can be continued" in reported_text["result"]["content"][0]["text"]
-    assert second.get(open_) == reported_text
+    fetched = second.get(open_)
+    assert fetched["status"] == "completed"
+    assert fetched["result"]["isError"] is True
+    assert fetched["result"]["structuredContent"]["sessionId"] == session
+    assert "can be continued" in fetched["result"]["content"][0]["text"]
+    assert second.get(open_) == fetched
     goes_on = script("More", text("Goes on."))
     again = started(second.call("claude_send_message", sessionId=session, message=goes_on, waitSeconds=1))
     assert second.until(again, "completed")["result"]["structuredContent"]["result"] == "Goes on."

@@ -230,8 +230,8 @@ def test_question_spans_server_and_client(book: Book) -> None:
         (Closure.WITHDRAWN, "claude", None),
     ):
         book.audit.event("s-1", "alice", QuestionSettled(QUESTION, Resolution(closure, by, answer)))
-    reported_text = [(line["act"], line.get("by"), line.get("decision"), line["question"]) for line in book.lines()]
-    assert reported_text == [
+    recorded = [(line["act"], line.get("by"), line.get("decision"), line["question"]) for line in book.lines()]
+    assert recorded == [
         ("question_opened", None, None, "q-1"),
         ("question_answered", "elicitation", "allow", "q-1"),
         ("question_expired", "deadline", "deny", "q-1"),

@@ -153,16 +153,16 @@ def test_dropped_audit_lines_are_counted_in_the_trail(tmp_path: Path) -> None:
     trail = RotatingJsonl(path, MUCH, capacity=10)
     for number in range(4000):
         trail.write({"number": number, "text": "x" * 1000})
-    received_texts: list[bytes] = []
+    chunks: list[bytes] = []
     os.set_blocking(reader, True)
-    listener = threading.Thread(target=lambda: received_texts.extend(iter(lambda: os.read(reader, 1 << 16), b"")))
+    listener = threading.Thread(target=lambda: chunks.extend(iter(lambda: os.read(reader, 1 << 16), b"")))
     listener.start()
     trail.close()
     listener.join()
     os.close(reader)
-    reported_text = [entry_of(line.decode()) for line in b"".join(received_texts).splitlines()]
-    lost = sum(entry["entries"] for entry in reported_text if entry.get("act") == "audit_lost")
-    written = sum(1 for entry in reported_text if isinstance(entry.get("number"), int))
+    entries = [entry_of(line.decode()) for line in b"".join(chunks).splitlines()]
+    lost = sum(entry["entries"] for entry in entries if entry.get("act") == "audit_lost")
+    written = sum(1 for entry in entries if isinstance(entry.get("number"), int))
     assert lost > 0
     assert lost + written == 4000
 

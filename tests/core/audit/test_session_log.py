@@ -71,7 +71,7 @@ def test_log_has_one_line_per_start_end_crash_refusal_and_failed_turn(caplog: py
     observer = SessionLog()
     about = {"prompt": "what was asked", "cwd": "/src", "mode": "plan"}
     refused = {"what": "create", "code": "LIMIT_REACHED", "reason": "too\nmany"}
-    reported_text: list[tuple[AuditEvent | Event, set[str] | None]] = [
+    records: list[tuple[AuditEvent | Event, set[str] | None]] = [
         (AuditEvent(AuditKind.SESSION_CREATED, "ann", "s1", about), {"s1", "ann", "/src", "plan"}),
         (AuditEvent(AuditKind.SESSION_RESUMED, "ann", "s1", about), {"s1", "ann", "/src", "plan"}),
         (AuditEvent(AuditKind.MESSAGE_SENT, "ann", "s1", about), None),
@@ -84,7 +84,7 @@ def test_log_has_one_line_per_start_end_crash_refusal_and_failed_turn(caplog: py
         (ProcessChanged("ended", 7, "Claude Code was ended by SIGKILL."), {"s1", "crashed", "SIGKILL"}),
     ]
     with caplog.at_level(logging.INFO, "claude_code_mcp.core.audit.session_log"):
-        for one, expected in reported_text:
+        for one, expected in records:
             caplog.clear()
             observer.act(one) if isinstance(one, AuditEvent) else observer.event("s1", "ann", one)
             assert len(caplog.messages) == (expected is not None), caplog.messages

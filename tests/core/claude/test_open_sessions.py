@@ -24,9 +24,9 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="the kernel's count i
 def note(directory: Path, **about: Any) -> None:
     """A file as the CLI writes it, by this very process unless told otherwise."""
     me = psutil.Process()
-    reported_text = {"pid": me.pid, "sessionId": "mine", "startedAt": int(me.create_time() * 1000) + 300, **about}
+    record = {"pid": me.pid, "sessionId": "mine", "startedAt": int(me.create_time() * 1000) + 300, **about}
     (directory / "sessions").mkdir(exist_ok=True)
-    (directory / "sessions" / f"{reported_text['pid']}.json").write_text(json.dumps(reported_text))
+    (directory / "sessions" / f"{record['pid']}.json").write_text(json.dumps(record))
 
 
 def test_a_living_process_has_its_session_open(tmp_path: Path) -> None:

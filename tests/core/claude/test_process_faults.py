@@ -78,8 +78,8 @@ async def test_a_malformed_line_is_reported_and_the_turn_continues(start: Start)
 
 async def test_noise_is_reported_line_by_line_and_the_turn_continues(start: Start) -> None:
     listener = await turn(start, noise=True)
-    reported_text = [frame.text for frame in listener.of(Garbage)]
-    assert reported_text == ["plain words", "[1, 2]", '"a string"', "null", "\ufffd\ufffd not UTF-8"]
+    garbage = [frame.text for frame in listener.of(Garbage)]
+    assert garbage == ["plain words", "[1, 2]", '"a string"', "null", "\ufffd\ufffd not UTF-8"]
 
 
 @pytest.mark.parametrize("size", [2 * MIB, pytest.param(63 * MIB, marks=pytest.mark.soak)])

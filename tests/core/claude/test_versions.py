@@ -26,8 +26,8 @@ def help_program(path: Path, words: str) -> str:
 
 
 def test_the_help_of_the_real_cli_reports_what_is_known_beforehand(environment: dict[str, str]) -> None:
-    reported_text = subprocess.check_output([find_executable(), "--help"], env=environment, text=True)
-    assert read_help(reported_text) == TESTED_CHOICES
+    help_text = subprocess.check_output([find_executable(), "--help"], env=environment, text=True)
+    assert read_help(help_text) == TESTED_CHOICES
 
 
 async def test_delegate_is_refused_naming_the_modes_there_are(environment: dict[str, str]) -> None:

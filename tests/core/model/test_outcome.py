@@ -167,8 +167,8 @@ def test_any_result_at_all_has_an_outcome(raw: dict[str, Any], wants_structure: 
 
 
 def test_who_is_not_logged_in_is_told_what_to_do_about_it_here() -> None:
-    reported_text = {**API_ERROR, "api_error_status": None, "result": "Not logged in · Please run /login"}
-    outcome = read_outcome(reported_text, wants_structure=False, interrupted=False)
+    login_error = {**API_ERROR, "api_error_status": None, "result": "Not logged in · Please run /login"}
+    outcome = read_outcome(login_error, wants_structure=False, interrupted=False)
     assert outcome.detail.startswith("Not logged in · Please run /login (")
     assert "`claude-code-mcp claude auth" in outcome.detail
     assert read_outcome(API_ERROR, wants_structure=False, interrupted=False).detail == "Busy"

@@ -158,7 +158,7 @@ def test_a_program_is_known_with_its_extension() -> None:
 
 
 @every_row(
-    ("path", "cwd", "reported_text"),
+    ("path", "cwd", "description"),
     [
         (r"C:\src\app\a.py", r"C:\src", r"app\a.py"),
         ("c:/SRC/App/a.py", "C:\\src\\", r"App\a.py"),
@@ -170,5 +170,5 @@ def test_a_program_is_known_with_its_extension() -> None:
         ("a.py", r"C:\src", "a.py"),
     ],
 )
-def test_files_are_described_from_the_session_s_directory(path: str, cwd: str, reported_text: str) -> None:
-    assert describe("Read", {"file_path": path}, cwd, WINDOWS) == f"Read {reported_text}"
+def test_files_are_described_from_the_session_s_directory(path: str, cwd: str, description: str) -> None:
+    assert describe("Read", {"file_path": path}, cwd, WINDOWS) == f"Read {description}"

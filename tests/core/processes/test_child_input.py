@@ -9,7 +9,7 @@ from tests.support.waiting import HANG_SECONDS
 
 class Owner:
     def output_received(self, data: bytes) -> None:
-        self.received_texts = data
+        self.received = data
 
     def output_ended(self) -> None:
         pass

@@ -42,7 +42,7 @@ class QuestionSource:
     def __init__(self, broker: Broker, session_id: str = "s-1") -> None:
         self._broker = broker
         self.session_id = session_id
-        self.received_texts: dict[str, tuple[Resolution, dict[str, Any] | None]] = {}
+        self.resolved: dict[str, tuple[Resolution, dict[str, Any] | None]] = {}
         self.settled = asyncio.Event()
 
     def ask(self, tool: str = "Bash", **more: Any) -> Question:
@@ -50,8 +50,8 @@ class QuestionSource:
         return self._broker.open(self.session_id, tool, tool_input, self._settle, **more)
 
     def _settle(self, question: Question, resolution: Resolution, body: dict[str, Any] | None) -> None:
-        assert question.id not in self.received_texts, "settled twice"
-        self.received_texts[question.id] = (resolution, body)
+        assert question.id not in self.resolved, "settled twice"
+        self.resolved[question.id] = (resolution, body)
         self.settled.set()
 
 
@@ -90,7 +90,7 @@ async def test_every_channel_is_offered_a_question_and_the_first_answer_wins() -
 
     broker.answer("s-1", question.id, YES, "right")
 
-    resolution, body = asker.received_texts[question.id]
+    resolution, body = asker.resolved[question.id]
     assert (resolution.closure, resolution.by, resolution.answer) == (Closure.ANSWERED, "right", YES)
     assert body == {"behavior": "allow", "updatedInput": {"command": "ls"}}
     assert broker.pending() == []
@@ -109,9 +109,9 @@ async def test_a_channel_may_answer_while_it_is_being_offered_the_question() -> 
     broker.add_channel(quick)
     broker.add_channel(slow)
     question = asker.ask()
-    assert asker.received_texts == {}, "the asker must have the question before anybody answers it"
+    assert asker.resolved == {}, "the asker must have the question before anybody answers it"
     await offered()
-    assert asker.received_texts[question.id][0].by == "quick"
+    assert asker.resolved[question.id][0].by == "quick"
     assert slow.shown == []
 
 
@@ -171,7 +171,7 @@ async def test_failing_channel_does_not_affect_others(caplog: pytest.LogCaptureF
     await offered()
     assert sound.shown == [question]
     broker.answer("s-1", question.id, YES, "sound")
-    assert asker.received_texts[question.id][0].by == "sound"
+    assert asker.resolved[question.id][0].by == "sound"
     assert sound.shown == []
     for method, record in zip(("offer", "withdraw"), caplog.records, strict=True):
         assert f"BrokenScreen.{method} " in record.message
@@ -199,7 +199,7 @@ async def test_a_withdrawn_question_disappears_everywhere_and_needs_no_reply() -
     question = asker.ask()
     await offered()
     broker.withdraw(question.id, "the turn ended")
-    resolution, body = asker.received_texts[question.id]
+    resolution, body = asker.resolved[question.id]
     assert (resolution.closure, resolution.detail, body) == (Closure.WITHDRAWN, "the turn ended", None)
     assert screen.shown == []
     assert broker.pending() == []
@@ -215,7 +215,7 @@ async def test_withdrawing_what_is_closed_or_unknown_does_nothing() -> None:
     broker.answer("s-1", question.id, YES, "queue")
     broker.withdraw(question.id, "late")
     broker.withdraw("q-none", "late")
-    assert asker.received_texts[question.id][0].closure is Closure.ANSWERED
+    assert asker.resolved[question.id][0].closure is Closure.ANSWERED
 
 
 async def test_after_the_deadline_a_question_counts_as_denied_with_a_message() -> None:
@@ -224,7 +224,7 @@ async def test_after_the_deadline_a_question_counts_as_denied_with_a_message() -
     asker = QuestionSource(broker)
     question = asker.ask()
     await asyncio.wait_for(asker.settled.wait(), HANG_SECONDS)
-    resolution, body = asker.received_texts[question.id]
+    resolution, body = asker.resolved[question.id]
     assert (resolution.closure, resolution.by) == (Closure.EXPIRED, "deadline")
     assert "0.05 s" in str(resolution.detail)
     assert body == {"behavior": "deny", "message": resolution.detail}
@@ -240,7 +240,7 @@ async def test_an_answer_in_time_stops_the_clock() -> None:
     broker.answer("s-1", answered.id, YES, "queue")
     other.ask()  # opened later with the same time to live: when it has expired, the first would have too
     await asyncio.wait_for(other.settled.wait(), HANG_SECONDS)
-    assert asker.received_texts[answered.id][0].closure is Closure.ANSWERED
+    assert asker.resolved[answered.id][0].closure is Closure.ANSWERED
 
 
 async def test_unknown_question_is_distinguished_from_a_closed_one() -> None:
@@ -268,7 +268,7 @@ async def test_an_answer_that_does_not_fit_leaves_the_question_open() -> None:
         broker.answer("s-1", question.id, Answer(allow=True, scope=Scope.SESSION), "queue")
     assert broker.pending() == [question]
     broker.answer("s-1", question.id, YES, "queue")
-    assert question.id in asker.received_texts
+    assert question.id in asker.resolved
 
 
 async def test_several_questions_of_several_sessions_are_kept_apart_and_in_order() -> None:
@@ -284,9 +284,9 @@ async def test_several_questions_of_several_sessions_are_kept_apart_and_in_order
     assert broker.pending("s-1") == [first]
 
     broker.withdraw_all("s-1", "cancelled")
-    assert one.received_texts[first.id][0].closure is Closure.WITHDRAWN
+    assert one.resolved[first.id][0].closure is Closure.WITHDRAWN
     assert broker.pending() == [foreign]
-    assert two.received_texts == {}
+    assert two.resolved == {}
 
 
 async def test_remembered_closed_questions_are_limited() -> None:
@@ -310,7 +310,7 @@ async def test_the_first_answer_wins_whatever_input_it_brings_and_a_refused_one_
     broker.answer("s-1", question.id, Answer(allow=True, updated_input={"command": "first"}), "dialog")
     with pytest.raises(QuestionClosed, match="dialog"):
         broker.answer("s-1", question.id, Answer(allow=True, updated_input={"command": "second"}), "queue")
-    assert asker.received_texts[question.id][1] == {"behavior": "allow", "updatedInput": {"command": "first"}}
+    assert asker.resolved[question.id][1] == {"behavior": "allow", "updatedInput": {"command": "first"}}
 
 
 async def test_answered_questions_weigh_next_to_nothing() -> None:
@@ -365,11 +365,11 @@ async def test_deadline_starts_when_no_person_is_expected(seen: bool) -> None:
     if seen:
         broker.seen(question.id)
     await asyncio.wait_for(asked_often.wait(), HANG_SECONDS)
-    assert asker.received_texts == {}
+    assert asker.resolved == {}
     assert deadlines[1:] == [None, None], "no time runs while a person is there"
     person = False
     await asyncio.wait_for(asker.settled.wait(), HANG_SECONDS)
-    assert asker.received_texts[question.id][0].closure is Closure.EXPIRED
+    assert asker.resolved[question.id][0].closure is Closure.EXPIRED
     assert deadlines[-1] is not None, "it had its full time once nobody was expected"
 
 
@@ -407,7 +407,7 @@ async def test_unseen_question_expires_without_an_expected_person() -> None:
     asker = QuestionSource(broker)
     question = asker.ask()
     await asyncio.wait_for(asker.settled.wait(), HANG_SECONDS)
-    assert asker.received_texts[question.id][0].closure is Closure.EXPIRED
+    assert asker.resolved[question.id][0].closure is Closure.EXPIRED
 
 
 async def test_questions_of_sessions_may_have_no_deadline_and_those_of_clients_keep_theirs() -> None:
@@ -417,9 +417,9 @@ async def test_questions_of_sessions_may_have_no_deadline_and_those_of_clients_k
     await asyncio.wait_for(client.settled.wait(), HANG_SECONDS)
     broker.seen(question.id)
     assert [(one.id, one.deadline) for one in broker.pending()] == [(question.id, None)]
-    assert client.received_texts[of_client.id][0].closure is Closure.EXPIRED
+    assert client.resolved[of_client.id][0].closure is Closure.EXPIRED
     broker.answer("s-1", question.id, YES, "queue")
-    assert asker.received_texts[question.id][0].closure is Closure.ANSWERED
+    assert asker.resolved[question.id][0].closure is Closure.ANSWERED
 
 
 async def test_an_answer_that_comes_when_the_time_is_over_and_before_audiences_are_asked_counts() -> None:
@@ -443,6 +443,6 @@ async def test_an_answer_that_comes_when_the_time_is_over_and_before_audiences_a
     asyncio.get_running_loop().call_later(0.0, answer)
     (task,) = await asyncio.wait_for(asking, HANG_SECONDS)
     await asyncio.wait([task])
-    assert asker.received_texts[question.id][0].closure is Closure.ANSWERED
+    assert asker.resolved[question.id][0].closure is Closure.ANSWERED
     assert task.exception() is None
     assert not asked.is_set()

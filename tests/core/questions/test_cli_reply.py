@@ -110,7 +110,7 @@ def test_an_edited_plan_keeps_what_else_belongs_to_it() -> None:
 
 
 @every_row(
-    ("answers", "received_texts"),
+    ("answers", "answers_sent"),
     [
         ({"Which color?": "red"}, {"Which color?": "red"}),
         ({"Color": "red", "Size": ["S", "M"]}, {"Which color?": "red", "Which sizes?": "S, M"}),
@@ -124,9 +124,9 @@ def test_an_edited_plan_keeps_what_else_belongs_to_it() -> None:
     ],
 )
 @every_row("way", ["answers", "updated_input"])
-def test_answers_come_as_mapping_or_list_with_labels_or_free_text(answers: Any, received_texts: Any, way: str) -> None:
+def test_answers_come_as_mapping_or_list_with_labels_or_free_text(answers: Any, answers_sent: Any, way: str) -> None:
     answer = {"answers": answers} if way == "answers" else {"updated_input": {"answers": answers}}
-    assert allowed(question("AskUserQuestion", TWO), **answer) == {**TWO, "answers": received_texts}
+    assert allowed(question("AskUserQuestion", TWO), **answer) == {**TWO, "answers": answers_sent}
 
 
 def test_a_text_alone_answers_the_only_question() -> None:
@@ -162,7 +162,7 @@ def test_text_takes_precedence_over_header_and_number() -> None:
 
 
 @every_row(
-    ("answers", "reported_text"),
+    ("answers", "reason"),
     [
         (
             {"Which shape?": "round"},
@@ -181,10 +181,10 @@ def test_text_takes_precedence_over_header_and_number() -> None:
     ],
 )
 @every_row("way", ["answers", "updated_input"])
-def test_answers_that_do_not_fit_are_explained(answers: Any, reported_text: str, way: str) -> None:
+def test_answers_that_do_not_fit_are_explained(answers: Any, reason: str, way: str) -> None:
     answer = {"answers": answers} if way == "answers" else {"updated_input": {"answers": answers}}
     error = refusal(question("AskUserQuestion", TWO), Answer(allow=True, **answer))
-    assert reported_text in error.message
+    assert reason in error.message
     assert error.data["field"] == "answers"
 
 

@@ -53,7 +53,7 @@ def test_call_description(tool: str, tool_input: Input, line: str) -> None:
 
 
 @every_row(
-    ("path", "cwd", "reported_text"),
+    ("path", "cwd", "description"),
     [
         ("/srv/app/src/a.py", "/srv/app", "src/a.py"),
         ("/srv/app/src/a.py", "/srv/app/", "src/a.py"),
@@ -63,12 +63,12 @@ def test_call_description(tool: str, tool_input: Input, line: str) -> None:
         ("/srv/app/a.py", "", "/srv/app/a.py"),
     ],
 )
-def test_files_of_the_session_are_named_from_its_directory(path: str, cwd: str, reported_text: str) -> None:
-    assert describe("Read", {"file_path": path}, cwd) == f"Read {reported_text}"
+def test_files_of_the_session_are_named_from_its_directory(path: str, cwd: str, description: str) -> None:
+    assert describe("Read", {"file_path": path}, cwd) == f"Read {description}"
 
 
 @every_row(
-    ("old", "new", "reported_text"),
+    ("old", "new", "description"),
     [
         ("a", "b", "1 line changed"),
         ("a\nb\nc", "a\nX\nc", "1 line changed"),
@@ -81,10 +81,10 @@ def test_files_of_the_session_are_named_from_its_directory(path: str, cwd: str, 
         ("same", "same", "0 lines changed"),
     ],
 )
-def test_an_edit_reports_how_many_lines_it_changes(old: str, new: str, reported_text: str) -> None:
+def test_an_edit_reports_how_many_lines_it_changes(old: str, new: str, description: str) -> None:
     tool_input = {"file_path": "src/auth.py", "old_string": old, "new_string": new}
-    assert describe("Edit", tool_input) == f"Edit src/auth.py: {reported_text}"
-    assert describe("Edit", {**tool_input, "replace_all": True}) == f"Edit src/auth.py: {reported_text}, everywhere"
+    assert describe("Edit", tool_input) == f"Edit src/auth.py: {description}"
+    assert describe("Edit", {**tool_input, "replace_all": True}) == f"Edit src/auth.py: {description}, everywhere"
 
 
 @given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")))

@@ -27,7 +27,7 @@ async def cleared(service: Service, sandbox: Sandbox, **more: object) -> tuple[s
     return old, session.id
 
 
-def reported_text(model: ScriptedModelThread, session_id: str) -> str:
+def model_input(model: ScriptedModelThread, session_id: str) -> str:
     """Everything that the model was told in this session."""
     return str([one.body for one in model.requests if one.session_id == session_id])
 
@@ -41,8 +41,8 @@ async def test_the_session_continues_under_the_new_id_and_the_old_one_leads_ther
     assert (session.options.allowed_tools, session.options.model) == (("Read",), "claude-opus-5-5")
     assert [one.id for one in service.sessions()] == [new]
     assert (await say(service, old, script("persimmon", "second"))).result == "second"
-    assert SECRET in reported_text(model, old)
-    assert "persimmon" in reported_text(model, new)
+    assert SECRET in model_input(model, old)
+    assert "persimmon" in model_input(model, new)
     turn = await service.send(old, script("ask", tool("Bash", command="touch made"), "done"))
     asked = await question(turn.session)
     assert [one.id for one in service.questions(old)] == [asked]
@@ -54,7 +54,7 @@ async def test_the_session_continues_under_the_new_id_and_the_old_one_leads_ther
     assert session.id == new
     last = str([one.body for one in model.requests if one.session_id == new][-1])
     assert "persimmon" in last, "the conversation after the clearing is resumed"
-    assert SECRET not in reported_text(model, new)
+    assert SECRET not in model_input(model, new)
 
 
 @pytest.mark.soak  # over restarts: tests/core/state/test_session_records.py
@@ -77,7 +77,7 @@ async def test_a_session_that_is_parked_right_after_the_clearing_resumes_what_ca
         session = turn.session
         assert (await end_of(turn)).result == "here"
         assert session.id == newest, "after a restart too, each id leads to the new conversation"
-    assert SECRET not in reported_text(model, new) + reported_text(model, newest)
+    assert SECRET not in model_input(model, new) + model_input(model, newest)
 
 
 @pytest.mark.soak

@@ -75,13 +75,13 @@ async def test_a_notice_says_where_the_cli_asks_the_model_for_other_thinking_tha
         asked = body.get("thinking", {"type": "disabled"})
         wanted = {"type": thinking.type, **({"budget_tokens": 2000} if thinking.budget_tokens else {})}
         heeded = wanted.items() <= asked.items()
-        reported_text = [line for line in notices_of(session) if line.startswith("thinking")]
-        assert bool(reported_text) is not heeded, (name, what, asked, reported_text)
-        assert all(body["model"].startswith(re.findall(r"claude-[a-z0-9-]+", line)[0]) for line in reported_text)
+        notices = [line for line in notices_of(session) if line.startswith("thinking")]
+        assert bool(notices) is not heeded, (name, what, asked, notices)
+        assert all(body["model"].startswith(re.findall(r"claude-[a-z0-9-]+", line)[0]) for line in notices)
 
 
 @every_row(
-    ("asked", "reported_text"),
+    ("asked", "notices"),
     [
         (
             {"allowed_tools": ("Bsh", "mcp__x__y")},
@@ -90,8 +90,8 @@ async def test_a_notice_says_where_the_cli_asks_the_model_for_other_thinking_tha
         ({"disallowed_tools": ("Qqq",)}, "disallowedTools: there is no tool named 'Qqq'."),
     ],
 )
-def test_unknown_tools_are_reported(asked: Any, reported_text: str) -> None:
-    assert option_notices(SessionOptions(**asked)) == (reported_text,)
+def test_unknown_tools_are_reported(asked: Any, notices: str) -> None:
+    assert option_notices(SessionOptions(**asked)) == (notices,)
 
 
 def test_a_long_list_of_unknown_tools_is_cut() -> None:

@@ -86,8 +86,8 @@ async def test_answers_reach_the_model(
     assert user_question.kind is QuestionKind.USER_QUESTION
     assert [choice.labels for choice in user_question.choices] == [("red", "blue"), ("apple", "pear", "plum")]
     shared.service.respond(session.id, asked, Answer(allow=True, answers=answers))
-    received_texts = (await end_of(turn)).result
-    assert all(f'"{answer}"' in received_texts for answer in expected), received_texts
+    seen_answer = (await end_of(turn)).result
+    assert all(f'"{answer}"' in seen_answer for answer in expected), seen_answer
 
 
 @on_shared_loop

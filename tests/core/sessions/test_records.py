@@ -293,10 +293,10 @@ async def test_a_session_on_disk_has_its_output_and_a_cursor_that_stays(
     first = await start_service()
     prompt = script("work", tool("Bash", command="echo heron"), text("one\ntwo"))
     session, _ = await run(first, prompt, options(sandbox, allowed_tools=("Bash",)))
-    reported_text = [one.line for one in session.log.after(0) if hasattr(one, "line")]
+    notice_lines = [one.line for one in session.log.after(0) if hasattr(one, "line")]
     second = await restarted(start_service, first)
     one, two = await second.find(session.id), await second.find(session.id)
-    assert [event.line for event in one.log.after(0) if hasattr(event, "line")] == reported_text
+    assert [event.line for event in one.log.after(0) if hasattr(event, "line")] == notice_lines
     assert one.readable_lines.tools == session.readable_lines.tools
     cursor = one.log.cursor(one.log.last_seq)
     assert two.log.position(cursor) == one.log.last_seq

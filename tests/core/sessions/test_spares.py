@@ -92,8 +92,8 @@ async def test_the_next_session_like_the_last_one_takes_the_spare_and_its_id(
 async def assert_equal_to_cold_start(cold: Session, warm: Session) -> None:
     await warm.saved()
     kinds = (TurnStarted, StateChanged, ProcessChanged, TurnEnded)
-    reported_text = [[type(one) for one in session.log.after(0) if isinstance(one, kinds)] for session in (cold, warm)]
-    assert reported_text[0] == reported_text[1]
+    event_types = [[type(one) for one in session.log.after(0) if isinstance(one, kinds)] for session in (cold, warm)]
+    assert event_types[0] == event_types[1]
     assert cold.usage == warm.usage
     assert (cold.costs.spent_usd, cold.model_turns) == (warm.costs.spent_usd, warm.model_turns)
     record = warm.deps.stores.recorder.records.read(warm.id)

@@ -52,7 +52,7 @@ def turns(path: str) -> list[ConversationTurn]:
     return [read_turn(path, places) for places in read_outline(path).turns]
 
 
-def reported_text(path: str) -> list[tuple[str | None, list[str]]]:
+def prompts_and_items(path: str) -> list[tuple[str | None, list[str]]]:
     return [(turn.prompt, [item.text or item.name for item in turn.items]) for turn in turns(path)]
 
 
@@ -69,7 +69,7 @@ def test_a_conversation_that_was_taken_back_continues_in_its_last_branch(tmp_pat
         prompt("5", "2", "instead"),
         answer("6", "5", "two"),
     )
-    assert reported_text(path) == [("first", ["one"]), ("instead", ["two"])]
+    assert prompts_and_items(path) == [("first", ["one"]), ("instead", ["two"])]
     assert read_outline(path).left_behind == 2
 
 
@@ -97,7 +97,7 @@ def test_calls_of_one_answer_are_kept_in_any_order_of_completion(tmp_path: Path)
         part["message"]["id"] = "msg_1"
     late = [result("r2", "c", "Two", "2"), result("r1", "b", "One", "1")]
     path = written(tmp_path, prompt("p", None, "Go."), *parts, *late, answer("d", "r1", "Done."))
-    assert reported_text(path) == [("Go.", ["Both.", "One", "Two", "Done."])]
+    assert prompts_and_items(path) == [("Go.", ["Both.", "One", "Two", "Done."])]
     (turn,) = turns(path)
     assert [item.result for item in turn.items if item.kind == "tool"] == ["1", "2"]
     assert [item.id for item in turn.items] == ["a:0", "One", "Two", "d:0"]
@@ -139,7 +139,7 @@ def test_behind_a_damaged_line_the_conversation_continues_above_it(tmp_path: Pat
         b"\xff\xfe rubbish",
         prompt("5", "4", "last"),
     )
-    assert reported_text(path) == [("first", ["one", "two"]), ("last", [])]
+    assert prompts_and_items(path) == [("first", ["one", "two"]), ("last", [])]
 
 
 def test_a_summary_leads_on_to_what_it_summarizes(tmp_path: Path) -> None:
@@ -159,18 +159,18 @@ def test_a_summary_leads_on_to_what_it_summarizes(tmp_path: Path) -> None:
 
 def test_lines_in_a_circle_end_somewhere(tmp_path: Path) -> None:
     path = written(tmp_path, prompt("1", "3", "first"), answer("2", "1", "one"), prompt("3", "2", "second"))
-    assert reported_text(path) == [("first", ["one"]), ("second", [])]
+    assert prompts_and_items(path) == [("first", ["one"]), ("second", [])]
 
 
 def test_endless_turn_is_read_as_prompt_and_last_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conversation, "_MAX_TURN_BYTES", 1000)
     lines = [answer(str(number), str(number - 1), f"{number}" * 100) for number in range(1, 10)]
-    ((asked, (note, *shown)),) = reported_text(written(tmp_path, prompt("0", None, "first"), *lines))
+    ((asked, (note, *shown)),) = prompts_and_items(written(tmp_path, prompt("0", None, "first"), *lines))
     assert asked == "first"
     assert 0 < len(shown) < 9
     assert shown[-1] == "9" * 100
     assert re.search(rf"\b{9 - len(shown)} lines\b", note)
-    ((_, only),) = reported_text(written(tmp_path, prompt("0", None, "first"), answer("1", "0", "x" * 5000)))
+    ((_, only),) = prompts_and_items(written(tmp_path, prompt("0", None, "first"), answer("1", "0", "x" * 5000)))
     assert only == ["x" * 5000], "a line has a limit of its own"
 
 
@@ -202,7 +202,7 @@ def test_the_memory_for_a_line_is_bounded_however_long_a_transcript_is() -> None
 def test_latest_of_many_lines_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("claude_code_mcp.core.transcripts.outline._MAX_LINES", 10)
     lines = [prompt(str(number), str(number - 1) if number else None, f"prompt {number}") for number in range(95)]
-    found = reported_text(written(tmp_path, *lines))
+    found = prompts_and_items(written(tmp_path, *lines))
     assert 10 <= len(found) < 20
     assert found[-1] == ("prompt 94", [])
 

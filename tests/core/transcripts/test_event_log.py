@@ -420,11 +420,11 @@ def test_the_cursors_of_a_restored_log_hold_for_what_was_restored_alone() -> Non
 
 
 def test_observers_are_not_notified_of_restored_events() -> None:
-    reported_text: list[Event] = []
-    log = EventLog(10, 10_000, reported_text.append)
+    delivered: list[Event] = []
+    log = EventLog(10, 10_000, delivered.append)
     log.restore([Output("old")], "aa")
     log.append(Output("new"))
-    assert [one.line for one in reported_text if isinstance(one, Output)] == ["new"]
+    assert [one.line for one in delivered if isinstance(one, Output)] == ["new"]
     assert [one.line for one in log.after(0) if isinstance(one, Output)] == ["old", "new"]
 
 

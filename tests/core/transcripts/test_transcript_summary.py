@@ -115,9 +115,9 @@ def test_nothing_in_an_entry_can_steer_a_terminal_or_break_an_encoding(disk: Dis
     disk.session(evil, before=({"type": "custom-title", "customTitle": evil},), gitBranch=evil)
     disk.remember(typed(str(uuid.uuid4()), evil, 1, f"/{evil}"))
     for entry in disk.catalog.list(project=None):
-        reported_text = f"{entry.title}{entry.first_prompt}{entry.branch}{entry.project}"
-        reported_text.encode()
-        assert reported_text.isprintable()
+        read_back = f"{entry.title}{entry.first_prompt}{entry.branch}{entry.project}"
+        read_back.encode()
+        assert read_back.isprintable()
 
 
 # -- reading one --------------------------------------------------------------------------------------------------
@@ -143,8 +143,8 @@ def test_a_transcript_reads_like_a_conversation(disk: Disk) -> None:
             {"type": "assistant", "message": {"content": [None, 3, {"type": "tool_use", "input": []}]}},
         )
     )
-    reported_text = list(disk.catalog.transcript_lines(session_id))
-    assert reported_text == [
+    read_back = list(disk.catalog.transcript_lines(session_id))
+    assert read_back == [
         "> run", "> the tests", "Running.", "Wait.", "[Bash] make test", "[error] exit 1 [31mred",
         "[Edit] file_path=a.py, replace_all=true", f"[ok] {'y' * 154}…",
         "[the conversation so far was summarized]", "Done.", "[tool]",

@@ -148,12 +148,12 @@ async def test_an_error_of_an_open_connection_only_interrupts_it(words: str) -> 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal connections
         connections += 1
-        reported_text = connections > 1
+        reconnected = connections > 1
         writer.write(b'INFO {"server_id": "x", "version": "2.10.0", "max_payload": 1048576, "headers": true}\r\n')
         async for line in reader:
             if line.startswith(b"PING"):
                 writer.write(b"PONG\r\n")
-            elif line.startswith(b"SUB") and not reported_text:
+            elif line.startswith(b"SUB") and not reconnected:
                 writer.write(f"-ERR '{words}'\r\n".encode())
                 break
         writer.close()

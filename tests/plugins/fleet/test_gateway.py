@@ -91,7 +91,7 @@ class Person:
     """Answers forms, and notes what the client was told."""
 
     asked: list[str] = field(default_factory=list)
-    received_texts: list[str] = field(default_factory=list)
+    notifications: list[str] = field(default_factory=list)
     content: dict[str, Any] = field(default_factory=lambda: {"answer1": "blue"})
 
     async def answer(self, context: Any, params: types.ElicitRequestParams) -> types.ElicitResult:
@@ -99,12 +99,12 @@ class Person:
         return types.ElicitResult(action="accept", content=self.content)
 
     def has_heard(self, what: str) -> bool:
-        return what in self.received_texts
+        return what in self.notifications
 
     async def on_message(self, message: Any) -> None:
-        received_texts = getattr(message, "root", message)
-        params = getattr(received_texts, "params", None)
-        self.received_texts.append(str(getattr(params, "uri", None) or getattr(received_texts, "method", "")))
+        notifications = getattr(message, "root", message)
+        params = getattr(notifications, "params", None)
+        self.notifications.append(str(getattr(params, "uri", None) or getattr(notifications, "method", "")))
 
 
 def client_of(gateway: Gateway, mode: str, person: Person | None = None) -> Client:
@@ -206,7 +206,7 @@ async def test_client_with_a_handshake_gets_its_subscriptions(machines: TwoMachi
         for _, uri in uris:
             request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
             await client.session.send_request(request, types.EmptyResult)
-        person.received_texts.clear()
+        person.notifications.clear()
         for session, uri in uris:
             await finished(
                 client, "claude_send_message", sessionId=session, message=script("more", "y"), waitSeconds=40
@@ -238,10 +238,10 @@ async def test_a_client_is_notified_again_when_its_machine_is_back(
             uri = f"claude-session:///{made['sessionId']}"
             request = types.SubscribeRequest(params=types.SubscribeRequestParams(uri=uri))
             await client.session.send_request(request, types.EmptyResult)
-        person.received_texts.clear()
+        person.notifications.clear()
         async with running_machine(engine.url, "a", service):
             await until_true(partial(person.has_heard, uri), "the subscription was not made again")
-            person.received_texts.clear()
+            person.notifications.clear()
             await service.send(made["sessionId"], script("more", "y"))
             await until_true(partial(person.has_heard, uri), "a change was not announced")
     await gateway.close()
@@ -249,7 +249,7 @@ async def test_a_client_is_notified_again_when_its_machine_is_back(
 
 async def check_stream(client: Client, machines: TwoMachines, session: str) -> None:
     """A client of 2026 hears of all machines on one stream: of a session on one, and of a new one on the other."""
-    uri, received_texts = f"claude-session:///{session}", set()
+    uri, notifications = f"claude-session:///{session}", set()
     async with client.listen(resources_list_changed=True, resource_subscriptions=[uri, LIST]) as changes:
         again = await finished(
             client, "claude_send_message", sessionId=session, message=script("more", "again"), waitSeconds=40
@@ -258,8 +258,8 @@ async def check_stream(client: Client, machines: TwoMachines, session: str) -> N
         await finished(client, "claude_create_session", prompt=script("go", "x"), waitSeconds=40, **machines.here("a"))
         async with asyncio.timeout(HANG_SECONDS):
             async for change in changes:
-                received_texts.add(getattr(change, "uri", None) or type(change).__name__)
-                if received_texts >= {uri, LIST, "ResourcesListChanged"}:
+                notifications.add(getattr(change, "uri", None) or type(change).__name__)
+                if notifications >= {uri, LIST, "ResourcesListChanged"}:
                     break
 
 

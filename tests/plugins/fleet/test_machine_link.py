@@ -235,12 +235,12 @@ async def test_a_session_of_a_machine_that_is_gone_is_taken_over_at_its_next_mes
         for id_ in (session, elsewhere):
             sent = await client.call_tool("claude_send_message", {"sessionId": id_, "message": "x"})
             assert getattr(sent.content[0], "text", "") == "sent"
-            reported_text = (
+            announced = (
                 (sent.structured_content or {}).get("lostTurn"),
                 (sent.structured_content or {}).get("withoutTree"),
             )
             lost = {"code": "machine_lost", "detail": "a turn"}
-            assert reported_text == ((lost, "no repository") if id_ == session else (None, None))
+            assert announced == ((lost, "no repository") if id_ == session else (None, None))
         refused = await client.call_tool("claude_send_message", {"sessionId": refusing, "message": "x"})
     assert taken == [(id_, "local") for id_ in (session, elsewhere, refusing)]
     assert refused.is_error
@@ -252,7 +252,7 @@ async def test_cancelled_call_with_unread_notifications_does_not_block_others(
 ) -> None:
     """Its connection carries the calls of others too."""
     monkeypatch.setattr(machine_link, "_MAX_WAITING", 10)
-    reported_text = asyncio.Event()
+    announced = asyncio.Event()
 
     async def on_call(context: sdk.Context, request: types.CallToolRequestParams) -> types.CallToolResult:
         for number in range(100 if request.name == "many" else 0):
@@ -260,7 +260,7 @@ async def test_cancelled_call_with_unread_notifications_does_not_block_others(
         return result("done")
 
     async def refuse_all(_: list[machine_link.Notification]) -> None:
-        reported_text.set()
+        announced.set()
         await asyncio.Event().wait()
 
     class SilentClient:
@@ -278,7 +278,7 @@ async def test_cancelled_call_with_unread_notifications_does_not_block_others(
         link.notify("notifications/initialized", {})
         params = {"name": "many", "arguments": {}, "_meta": {"progressToken": 1}}
         many = asyncio.ensure_future(link.request("tools/call", params, notified=refuse_all))
-        await reported_text.wait()
+        await announced.wait()
         await until_true(lambda: any(len(each._waiting) == 10 for each in link._exchanges.values()))
         many.cancel()
         answer = await link.request("tools/call", {"name": "one", "arguments": {}})

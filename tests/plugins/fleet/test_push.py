@@ -90,7 +90,7 @@ class Fleet:
         assert self.browser.post(path, {"decision": "allow"}).status == 200
 
 
-def reported_text(receiver: PushReceiver, kind: str, session_id: str) -> Received:
+def next_push(receiver: PushReceiver, kind: str, session_id: str) -> Received:
     """The next thing that it is told, which is this."""
     received = receiver.next()
     said = json.loads(received.body)
@@ -119,7 +119,7 @@ def test_question_on_any_machine_is_pushed_once_to_each_receiver(tmp_path: Path,
             for machine in machines:
                 question = fleet.ask_on(machine, f"one-{machine}")
                 begun[machine] = question["sessionId"]
-                check_signature(reported_text(first, "question", question["sessionId"]), hook["secret"])
+                check_signature(next_push(first, "question", question["sessionId"]), hook["secret"])
                 pushed = push_service.next()
                 shown = keys.decrypt(pushed.body)
                 assert (
@@ -137,11 +137,11 @@ def test_question_on_any_machine_is_pushed_once_to_each_receiver(tmp_path: Path,
         fleet.register(kind="webhook", url=second.url)
         with laptop.joined("laptop"):
             question = fleet.ask_on("laptop", "two")
-            reported_text(second, "question", question["sessionId"])
+            next_push(second, "question", question["sessionId"])
             push_service.next()
             fleet.answer(question)
             last = fleet.ask_again(begun["server"], "three")
-            reported_text(second, "question", last["sessionId"])
+            next_push(second, "question", last["sessionId"])
             push_service.next()
     for receiver in (first, second, push_service):
         assert receiver.received.empty(), "somebody was told twice, or after they were removed"

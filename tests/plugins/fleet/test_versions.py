@@ -114,7 +114,7 @@ async def test_members_and_holders_that_another_version_has_written_are_read(fle
         await message.respond(json.dumps({"result": answer}).encode())
 
     async with fleet.answering({names.keeper("a", "read"): newer_keeper}):
-        received_texts = await KeeperOwnership(fleet, "a").read(ID)
-    for found in (stored, received_texts):
+        record = await KeeperOwnership(fleet, "a").read(ID)
+    for found in (stored, record):
         assert found is not None
         assert (found.machine, found.epoch, found.arriving) == ("a", 1, False)

@@ -35,7 +35,7 @@ class Fleet:
         self.time = 0.0
         self._changed = asyncio.Event()
         self.queue = PlacementQueue(lambda: self.reported, self.changed, longest_wait, lambda: self.time)
-        self.reported_text: dict[str, list[tuple[int, int]]] = {}
+        self.positions: dict[str, list[tuple[int, int]]] = {}
 
     async def changed(self) -> None:
         await self._changed.wait()
@@ -47,10 +47,10 @@ class Fleet:
         changed.set()
 
     def ask(self, name: str, **request: object) -> "asyncio.Task[Machine]":
-        reported_text = self.reported_text.setdefault(name, [])
+        positions = self.positions.setdefault(name, [])
 
         async def tell(position: int, length: int) -> None:
-            reported_text.append((position, length))
+            positions.append((position, length))
 
         principal = name.rstrip("0123456789")
         return asyncio.ensure_future(self.queue.place(PlacementRequest(principal, **request), tell))  # type: ignore[arg-type]
@@ -60,17 +60,17 @@ class Fleet:
         tasks = []
         for name in names:
             tasks.append(self.ask(name))
-            await until_true(lambda name=name: self.reported_text[name])  # type: ignore[misc]
+            await until_true(lambda name=name: self.positions[name])  # type: ignore[misc]
         return tasks
 
 
 async def test_a_session_gets_a_free_machine_at_once_and_no_more_than_it_has_room_for() -> None:
     fleet = Fleet(ROOM)
     assert [(await fleet.ask(name)).id for name in ("ann0", "ann1")] == ["m1", "m1"]
-    assert fleet.reported_text == {"ann0": [], "ann1": []}
+    assert fleet.positions == {"ann0": [], "ann1": []}
     # The machine has not reported them yet, and is full.
     (third,) = await fleet.queued("ann2")
-    assert fleet.reported_text["ann2"] == [(1, 1)]
+    assert fleet.positions["ann2"] == [(1, 1)]
     fleet.report(replace(ROOM, sessions=1))
     assert (await third).id == ROOM.id
     assert len(fleet.queue) == 0
@@ -80,13 +80,13 @@ async def test_principals_are_served_in_turn_and_get_their_position() -> None:
     full = replace(ROOM, sessions=2)
     fleet = Fleet(full)
     first, second, third, other = await fleet.queued("ann0", "ann1", "ann2", "bob0")
-    assert fleet.reported_text["bob0"] == [(2, 4)], "it does not wait for everything of another one"
-    await until_true(lambda: fleet.reported_text["ann2"] == [(3, 3), (4, 4)])
+    assert fleet.positions["bob0"] == [(2, 4)], "it does not wait for everything of another one"
+    await until_true(lambda: fleet.positions["ann2"] == [(3, 3), (4, 4)])
     for task in (first, other, second, third):
         fleet.report(replace(full, sessions=1))
         await task
         fleet.report(full)
-    assert [position for position, _ in fleet.reported_text["ann2"]] == [3, 4, 3, 2, 1]
+    assert [position for position, _ in fleet.positions["ann2"]] == [3, 4, 3, 2, 1]
 
 
 async def test_who_leaves_or_is_cancelled_gives_its_place_to_the_next() -> None:
@@ -95,7 +95,7 @@ async def test_who_leaves_or_is_cancelled_gives_its_place_to_the_next() -> None:
     first, second = await fleet.queued("ann0", "ann1")
     first.cancel()
     await asyncio.wait([first])
-    await until_true(lambda: fleet.reported_text["ann1"][-1] == (1, 1))
+    await until_true(lambda: fleet.positions["ann1"][-1] == (1, 1))
     fleet.report(replace(full, sessions=1))
     await second
 
@@ -124,7 +124,7 @@ async def test_others_do_not_wait_behind_what_fits_nowhere_now() -> None:
     gpu = replace(ROOM, id="m2", name="two", labels=frozenset({"gpu"}), sessions=2)
     fleet = Fleet(gpu, replace(ROOM, sessions=1))
     waiting = fleet.ask("ann0", labels=frozenset({"gpu"}))
-    await until_true(lambda: fleet.reported_text["ann0"])
+    await until_true(lambda: fleet.positions["ann0"])
     assert (await fleet.ask("bob0")).id == ROOM.id
     waiting.cancel()
     await asyncio.wait([waiting])
@@ -133,7 +133,7 @@ async def test_others_do_not_wait_behind_what_fits_nowhere_now() -> None:
 async def test_queued_client_gets_its_position_and_continues_when_capacity_is_free(
     engine: Running, fleet: FleetConnection
 ) -> None:
-    received_texts: list[str] = []
+    notices: list[str] = []
 
     async def called(_: sdk.Context, request: types.CallToolRequestParams) -> types.CallToolResult:
         return types.CallToolResult(
@@ -141,7 +141,7 @@ async def test_queued_client_gets_its_position_and_continues_when_capacity_is_fr
         )
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
-        received_texts.append(message or "")
+        notices.append(message or "")
 
     full = replace(ROOM, id="a", sessions=2)
     reports = Fleet(full)
@@ -152,8 +152,8 @@ async def test_queued_client_gets_its_position_and_continues_when_capacity_is_fr
         backend_machine(engine.url, called, machine_id="a"),
     ):
         call = asyncio.ensure_future(client.call_tool("claude_create_session", {"prompt": "x"}, progress_callback=note))
-        await until_true(lambda: received_texts)
-        assert received_texts == ["Waiting for a machine: number 1 of 1."]
+        await until_true(lambda: notices)
+        assert notices == ["Waiting for a machine: number 1 of 1."]
         reports.report(replace(full, sessions=1))
         assert "begun" in str((await call).content)
     await gateway.close()

@@ -30,10 +30,10 @@ def warned(who: str, group: str | None) -> AuditEvent:
 
 
 @pytest.mark.parametrize(
-    ("group", "reported_text"), [(None, {"/alice"}), ("leads", {"/alice", "/bob"})], ids=["own", "group"]
+    ("group", "notified"), [(None, {"/alice"}), ("leads", {"/alice", "/bob"})], ids=["own", "group"]
 )
 async def test_warning_reaches_only_affected_people(
-    start_service: StartService, tmp_path: Path, group: str | None, reported_text: set[str]
+    start_service: StartService, tmp_path: Path, group: str | None, notified: set[str]
 ) -> None:
     policy = Policy(OPEN_PROFILE, budgets={"leads": GroupBudget(monthly_usd=10)})
     names = ("alice", "bob", "carol")
@@ -48,11 +48,11 @@ async def test_warning_reaches_only_affected_people(
             push.preferences.add(name, Receiver(id=name, kind="webhook", url=url, created_at=0.0, secret=SECRET))
         push.act(warned("alice", group))
         push.act(AuditEvent(AuditKind.CANCELLED, "alice", "s-1"))
-        received = [await asyncio.to_thread(webhook.next) for _ in reported_text]
+        received = [await asyncio.to_thread(webhook.next) for _ in notified]
         await until_true(lambda: not push.pending)
         assert webhook.received.empty()
         push.close()
-    assert {each.path for each in received} == reported_text
+    assert {each.path for each in received} == notified
     for each in received:
         body = json.loads(each.body)
         assert (body["kind"], body["sessionId"], body["url"]) == ("budget", None, "http://console/#/costs")

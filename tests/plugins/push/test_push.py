@@ -71,14 +71,14 @@ def test_question_and_end_of_a_turn_reach_a_webhook_ntfy_and_a_browser(console: 
             session = start(alice, console, script("Push it.", step, text("All is well.")))
             question = question_of(alice, session)
             link = f"{console.base}/#/sessions/{session}/questions/{question['questionId']}"
-            reported_text = [webhook.next(), ntfy.next(), service.next()]
+            deliveries = [webhook.next(), ntfy.next(), service.next()]
             answer(alice, question, decision="allow")
             ended(alice, session)
             at_the_end = [webhook.next(), ntfy.next(), service.next()]
         finally:
             for receiver_id in ids:
                 assert alice.ask("DELETE", f"/api/push/receivers/{receiver_id}").status == 200
-    hook, publication, message = reported_text
+    hook, publication, message = deliveries
     assert hook.path == "/hook?x=1"
     signed = f"{hook.headers['webhook-id']}.{hook.headers['webhook-timestamp']}.".encode() + hook.body
     key = base64.b64decode(made.json["secret"].removeprefix("whsec_"))

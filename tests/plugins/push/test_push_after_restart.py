@@ -252,5 +252,5 @@ def test_a_server_that_was_killed_has_lost_no_news(tmp_path: Path, model: Script
     with running_console(tmp_path, model.url, first.tokens) as second:
         after = hook.next()
         assert after.headers["webhook-id"] == before.headers["webhook-id"]
-        reported_text = json.loads(after.body)
-        assert (reported_text["body"], reported_text["url"].startswith(second.base)) == ("Finished: All is well.", True)
+        pushed = json.loads(after.body)
+        assert (pushed["body"], pushed["url"].startswith(second.base)) == ("Finished: All is well.", True)

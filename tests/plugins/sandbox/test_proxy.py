@@ -220,10 +220,10 @@ async def test_every_refusal_is_in_the_trail_and_ten_thousand_are_not_ten_thousa
             await behind.raw(b"CONNECT evil.example:443 HTTP/1.1\r\nHost: x\r\n\r\n")
         behind.proxy.close()
         entries = [(str(act.kind), act.who, act.session_id, act.details) for act in behind.audited]
-    reported_text = {"host": "evil.example:443", "why": ANY}
+    refusal = {"host": "evil.example:443", "why": ANY}
     assert entries == [
-        ("network_refused", "ann", "session-1", {**reported_text, "count": 1}),
-        ("network_refused", "ann", "session-1", {**reported_text, "count": 49}),
+        ("network_refused", "ann", "session-1", {**refusal, "count": 1}),
+        ("network_refused", "ann", "session-1", {**refusal, "count": 49}),
     ]
 
 

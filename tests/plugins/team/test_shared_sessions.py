@@ -85,15 +85,15 @@ async def test_who_may_watch_is_told_whose_it_is_and_who_else_may(tmp_path: Path
     await access.share(SESSION, "ann", "group:leads", Access.ANSWER)
     await access.share(SESSION, "ann", "cyd", Access.WATCH)
     rows = [{"with": "cyd", "access": "watch"}, {"with": "group:leads", "access": "answer"}]
-    reported_text = {name: access.sharing(SESSION, name) for name in ("ann", "bob", "cyd", "eve")}
-    assert {name: sharing.owner for name, sharing in reported_text.items()} == {
+    rights = {name: access.sharing(SESSION, name) for name in ("ann", "bob", "cyd", "eve")}
+    assert {name: sharing.owner for name, sharing in rights.items()} == {
         "ann": None,
         "bob": "ann",
         "cyd": "ann",
         "eve": None,
     }
-    assert [reported_text[name].rows for name in ("ann", "bob", "cyd")] == [rows] * 3
-    assert reported_text["eve"].rows is None, "nobody else's share is told to whom it is not shared with"
+    assert [rights[name].rows for name in ("ann", "bob", "cyd")] == [rows] * 3
+    assert rights["eve"].rows is None, "nobody else's share is told to whom it is not shared with"
 
 
 async def test_shares_outlive_a_restart_follow_a_new_id_and_are_seen_by_other_servers(tmp_path: Path) -> None:
@@ -195,11 +195,11 @@ async def test_who_may_not_watch_any_more_hears_of_no_change_and_what_was_remove
     await end_of(turn)
     session = turn.session.id
     await service.stored.share(session, "bob", Access.WATCH, caller=ann)
-    received_texts, begun = list[str](), asyncio.Event()
+    received_lines, begun = list[str](), asyncio.Event()
 
     async def follow() -> None:
         async for lines in service.stored.follow(session, caller=bob):
-            received_texts.extend(lines)
+            received_lines.extend(lines)
             begun.set()
 
     following = asyncio.create_task(follow())
@@ -209,7 +209,7 @@ async def test_who_may_not_watch_any_more_hears_of_no_change_and_what_was_remove
         await service.stored.unshare(session, "bob", caller=ann)
         await say(service, session, script("three", "third"), caller=ann)
         await following
-    assert not any("third" in line for line in received_texts)
+    assert not any("third" in line for line in received_lines)
     # What was removed is shared with nobody.
     await service.stored.share(session, "bob", Access.WATCH, caller=ann)
     await service.stored.delete(session, caller=ann)

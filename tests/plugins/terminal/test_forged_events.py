@@ -31,8 +31,8 @@ def note(sandbox: Sandbox, session_id: str, *, pid: int | None = None, **changes
     notes = sandbox.home / ".claude" / "sessions"
     notes.mkdir(parents=True, exist_ok=True)
     number = pid or os.getpid()
-    reported_text = {"pid": number, "sessionId": session_id, "kind": "interactive", "entrypoint": "cli"}
-    (notes / f"{number}.json").write_text(json.dumps({**reported_text, **changes}))
+    hook_input = {"pid": number, "sessionId": session_id, "kind": "interactive", "entrypoint": "cli"}
+    (notes / f"{number}.json").write_text(json.dumps({**hook_input, **changes}))
 
 
 @asynccontextmanager
@@ -45,15 +45,15 @@ async def connection(sandbox: Sandbox) -> AsyncIterator[tuple[asyncio.StreamRead
         writer.close()
 
 
-def written(name: str, reported_text: dict[str, Any], pid: int | None = None) -> bytes:
-    body = json.dumps(reported_text).encode()
+def written(name: str, hook_input: dict[str, Any], pid: int | None = None) -> bytes:
+    body = json.dumps(hook_input).encode()
     return f"{name} {pid or os.getpid()} {time.time():.3f} {len(body)} 0\n".encode() + body
 
 
-async def reply_to(sandbox: Sandbox, name: str, reported_text: dict[str, Any], pid: int | None = None) -> bytes:
+async def reply_to(sandbox: Sandbox, name: str, hook_input: dict[str, Any], pid: int | None = None) -> bytes:
     """What the server says to an event of this process, which is no child of the server."""
     async with asyncio.timeout(HANG_SECONDS), connection(sandbox) as (reader, writer):
-        writer.write(written(name, reported_text, pid))
+        writer.write(written(name, hook_input, pid))
         return await reader.read()
 
 
@@ -65,11 +65,11 @@ async def reply_to(sandbox: Sandbox, name: str, reported_text: dict[str, Any], p
 async def test_an_event_of_a_process_without_that_session_is_refused(
     server: Service, sandbox: Sandbox, noted: dict[str, Any]
 ) -> None:
-    reported_text = event(sandbox, prompt="Forged")
+    hook_input = event(sandbox, prompt="Forged")
     if noted:
-        note(sandbox, reported_text["session_id"], **noted)
-    assert await reply_to(sandbox, "PermissionRequest", reported_text) == OVER
-    assert await reply_to(sandbox, "UserPromptSubmit", reported_text) == OVER
+        note(sandbox, hook_input["session_id"], **noted)
+    assert await reply_to(sandbox, "PermissionRequest", hook_input) == OVER
+    assert await reply_to(sandbox, "UserPromptSubmit", hook_input) == OVER
     assert not server.broker.pending()
     assert not server.sessions()
 
@@ -86,9 +86,9 @@ def other_terminal() -> Iterator[int]:
 async def test_a_command_cannot_ask_in_the_name_of_another_terminal(
     server: Service, sandbox: Sandbox, other_terminal: int
 ) -> None:
-    reported_text = event(sandbox)
-    note(sandbox, reported_text["session_id"], pid=other_terminal)
-    assert await reply_to(sandbox, "PermissionRequest", reported_text, other_terminal) == OVER
+    hook_input = event(sandbox)
+    note(sandbox, hook_input["session_id"], pid=other_terminal)
+    assert await reply_to(sandbox, "PermissionRequest", hook_input, other_terminal) == OVER
     assert not server.broker.pending()
 
 
@@ -96,22 +96,22 @@ async def test_a_command_cannot_ask_in_the_name_of_another_terminal(
 async def test_a_program_cannot_report_in_the_name_of_a_terminal(
     server: Service, sandbox: Sandbox, other_terminal: int, name: str
 ) -> None:
-    reported_text = event(sandbox, prompt="Forged", last_assistant_message="Forged", cwd=str(sandbox.home))
-    note(sandbox, reported_text["session_id"], pid=other_terminal, cwd=str(sandbox.project))
-    assert await reply_to(sandbox, "SessionStart", reported_text, other_terminal) == b""
+    hook_input = event(sandbox, prompt="Forged", last_assistant_message="Forged", cwd=str(sandbox.home))
+    note(sandbox, hook_input["session_id"], pid=other_terminal, cwd=str(sandbox.project))
+    assert await reply_to(sandbox, "SessionStart", hook_input, other_terminal) == b""
     (session,) = server.sessions()
-    assert await reply_to(sandbox, name, reported_text, other_terminal) == OVER
+    assert await reply_to(sandbox, name, hook_input, other_terminal) == OVER
     assert (session.first_prompt, session.outcome) == (None, None)
 
 
 async def test_answer_reaches_only_the_requester(server: Service, sandbox: Sandbox) -> None:
     """A command that asks in the name of its terminal is told the answer, and nothing else is."""
-    reported_text = event(sandbox)
-    note(sandbox, reported_text["session_id"])
+    hook_input = event(sandbox)
+    note(sandbox, hook_input["session_id"])
     async with connection(sandbox) as (real, writer), connection(sandbox) as (forged, other):
-        writer.write(written("PermissionRequest", reported_text))
+        writer.write(written("PermissionRequest", hook_input))
         question = await question_in(server)
-        other.write(written("PermissionRequest", {**reported_text, "tool_input": {"command": "rm -rf /"}}))
+        other.write(written("PermissionRequest", {**hook_input, "tool_input": {"command": "rm -rf /"}}))
         await eventually(lambda: len(server.broker.pending()) == 2, "both questions")
         server.respond(question.session_id, question.id, Answer(allow=True), by="web", person=True)
         allowed = json.loads(await real.readline())["hookSpecificOutput"]["decision"]
@@ -123,31 +123,31 @@ async def test_answer_reaches_only_the_requester(server: Service, sandbox: Sandb
 
 
 async def test_questions_without_end_are_refused(server: Service, sandbox: Sandbox) -> None:
-    reported_text = event(sandbox)
-    note(sandbox, reported_text["session_id"])
+    hook_input = event(sandbox)
+    note(sandbox, hook_input["session_id"])
     connections = []
     for number in range(60):
         held = connection(sandbox)
         _, writer = await held.__aenter__()
         connections.append(held)
-        writer.write(written("PermissionRequest", {**reported_text, "tool_input": {"command": f"touch {number}"}}))
+        writer.write(written("PermissionRequest", {**hook_input, "tool_input": {"command": f"touch {number}"}}))
     await eventually(lambda: len(server.broker.pending()) == 50, "the questions")
-    assert await reply_to(sandbox, "PermissionRequest", reported_text) == OVER
+    assert await reply_to(sandbox, "PermissionRequest", hook_input) == OVER
     for held in connections:
         await held.__aexit__(None, None, None)
     await eventually(lambda: not server.broker.pending(), "the end of the questions")
 
 
 async def test_prompts_without_end_are_not_all_reported(server: Service, sandbox: Sandbox) -> None:
-    reported_text = event(sandbox, prompt="Forged")
-    note(sandbox, reported_text["session_id"])
-    await reply_to(sandbox, "UserPromptSubmit", reported_text)
+    hook_input = event(sandbox, prompt="Forged")
+    note(sandbox, hook_input["session_id"])
+    await reply_to(sandbox, "UserPromptSubmit", hook_input)
     outside = server.sessions()[0].outside
     assert outside is not None
     reported: list[str] = []
     outside.report_prompt = reported.append  # type: ignore[assignment, method-assign]
     began = time.monotonic()
-    await asyncio.gather(*(reply_to(sandbox, "UserPromptSubmit", reported_text) for _ in range(40)))
+    await asyncio.gather(*(reply_to(sandbox, "UserPromptSubmit", hook_input) for _ in range(40)))
     assert len(reported) <= 1 + 2 * (time.monotonic() - began)
 
 
@@ -168,10 +168,10 @@ def make_transcript(kind: str, transcript: Path, other: Path) -> None:
 async def test_a_transcript_that_is_no_file_of_the_session_is_not_waited_for(
     server: Service, sandbox: Sandbox, tmp_path: Path, kind: str
 ) -> None:
-    reported_text = event(sandbox, tool_name="ExitPlanMode", tool_input={})
-    note(sandbox, reported_text["session_id"])
-    make_transcript(kind, Path(reported_text["transcript_path"]), tmp_path / "other.jsonl")
-    assert await reply_to(sandbox, "PermissionRequest", reported_text) == OVER
+    hook_input = event(sandbox, tool_name="ExitPlanMode", tool_input={})
+    note(sandbox, hook_input["session_id"])
+    make_transcript(kind, Path(hook_input["transcript_path"]), tmp_path / "other.jsonl")
+    assert await reply_to(sandbox, "PermissionRequest", hook_input) == OVER
     assert not server.broker.pending()
 
 

@@ -25,8 +25,8 @@ HOOK = PLUGIN / "hooks" / "send_event.sh"
 def event(sandbox: Sandbox, **about: Any) -> dict[str, Any]:
     session_id = about.pop("session_id", str(uuid.uuid4()))
     transcript = sandbox.home / ".claude" / "projects" / "-src-app" / f"{session_id}.jsonl"
-    reported_text = {"session_id": session_id, "transcript_path": str(transcript), "cwd": str(sandbox.project)}
-    return {**reported_text, "tool_name": "Bash", "tool_input": {"command": "true"}, **about}
+    hook_input = {"session_id": session_id, "transcript_path": str(transcript), "cwd": str(sandbox.project)}
+    return {**hook_input, "tool_name": "Bash", "tool_input": {"command": "true"}, **about}
 
 
 class Hook:
@@ -44,9 +44,9 @@ class Hook:
             stderr=subprocess.PIPE,
         )
 
-    def run(self, name: str, reported_text: dict[str, Any], **changes: str) -> tuple[bytes, bytes, int]:
+    def run(self, name: str, hook_input: dict[str, Any], **changes: str) -> tuple[bytes, bytes, int]:
         process = self.start(name, **changes)
-        output, errors = process.communicate(json.dumps(reported_text).encode(), HANG_SECONDS)
+        output, errors = process.communicate(json.dumps(hook_input).encode(), HANG_SECONDS)
         return output, errors, process.returncode
 
 
@@ -80,15 +80,15 @@ def test_without_a_server_it_is_silent(hook: Hook, sandbox: Sandbox) -> None:
 
 
 def test_a_question_waits_for_the_first_server(hook: Hook, sandbox: Sandbox, directory: Path) -> None:
-    reported_text = json.dumps(event(sandbox)).encode()
-    with asking(hook, reported_text) as process, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+    hook_input = json.dumps(event(sandbox)).encode()
+    with asking(hook, hook_input) as process, socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
         listening.bind(str(directory / "1.sock"))
         listening.listen(10)
         listening.settimeout(HANG_SECONDS)
         connection, _ = listening.accept()
         with connection, connection.makefile("rb") as stream:
             head = read_head(stream.readline())
-            assert stream.read(head.size) == reported_text
+            assert stream.read(head.size) == hook_input
             connection.sendall(b"{}\n")
             assert process.communicate(timeout=HANG_SECONDS) == (b"{}", b"")
 
@@ -141,24 +141,24 @@ def test_a_hook_stays_until_the_server_has_looked_at_it(hook: Hook, sandbox: San
         assert process.communicate(timeout=HANG_SECONDS) == (b"", b"")
 
 
-def asking(hook: Hook, reported_text: bytes) -> subprocess.Popen[bytes]:
+def asking(hook: Hook, hook_input: bytes) -> subprocess.Popen[bytes]:
     """A hook that waits for an answer."""
     process = hook.start("PermissionRequest")
     assert process.stdin is not None
-    process.stdin.write(reported_text)
+    process.stdin.write(hook_input)
     process.stdin.close()
     process.stdin = None
     return process
 
 
 def test_an_answer_is_printed(hook: Hook, sandbox: Sandbox, listener: socket.socket) -> None:
-    reported_text = json.dumps(event(sandbox)).encode()
-    with asking(hook, reported_text) as process:
+    hook_input = json.dumps(event(sandbox)).encode()
+    with asking(hook, hook_input) as process:
         connection, _ = listener.accept()
         with connection, connection.makefile("rb") as stream:
             head = read_head(stream.readline())
-            assert (head.name, head.pid, head.size) == ("PermissionRequest", os.getpid(), len(reported_text))
-            assert stream.read(head.size) == reported_text
+            assert (head.name, head.pid, head.size) == ("PermissionRequest", os.getpid(), len(hook_input))
+            assert stream.read(head.size) == hook_input
             connection.sendall(b'{"decision": 1}\nmore')
             assert process.communicate(timeout=HANG_SECONDS) == (b'{"decision": 1}', b"")
     assert process.returncode == 0
@@ -236,9 +236,9 @@ async def test_a_command_of_a_session_cannot_report_anything(server: Service, ho
     with subprocess.Popen(["sleep", "1000"]) as child:  # noqa: ASYNC220 - starts at once
         named = {"CLAUDE_PID": str(child.pid)}
         asked = await asyncio.to_thread(hook.run, "PermissionRequest", event(sandbox), **named)
-        reported_text = await asyncio.to_thread(hook.run, "UserPromptSubmit", event(sandbox, prompt="Forged"), **named)
+        noted = await asyncio.to_thread(hook.run, "UserPromptSubmit", event(sandbox, prompt="Forged"), **named)
         child.kill()
-    assert (asked, reported_text) == (SILENT, SILENT)
+    assert (asked, noted) == (SILENT, SILENT)
     assert not server.broker.pending()
     assert not server.sessions()
 

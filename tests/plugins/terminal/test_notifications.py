@@ -24,8 +24,8 @@ def test_question_is_pushed_but_not_the_end_of_a_turn_while_a_person_types(
         device = device_of(terminal.process.pid)
         assert device is not None
         os.utime(device, (0, 0))  # the last key was long ago
-        reported_text = json.loads(webhook.next().body)
-        assert question["inputId"] in reported_text["url"]
+        pushed = json.loads(webhook.next().body)
+        assert question["inputId"] in pushed["url"]
         terminal.until("Do you want to proceed?")
         terminal.type("1")
         until(lambda: "completed" in shared.command("ps").stdout)

@@ -33,12 +33,12 @@ def _write(transcript: Path, more: str) -> None:
 
 
 async def test_a_plan_that_was_sent_back_is_not_shown_for_the_next_one(server: Service, sandbox: Sandbox) -> None:
-    reported_text = event(sandbox, tool_name="ExitPlanMode", tool_input={})
-    note(sandbox, reported_text["session_id"])
-    transcript = Path(reported_text["transcript_path"])
+    hook_input = event(sandbox, tool_name="ExitPlanMode", tool_input={})
+    note(sandbox, hook_input["session_id"])
+    transcript = Path(hook_input["transcript_path"])
     _write(transcript, offered("1", "The first plan") + sent_back("1"))
     async with connection(sandbox) as (reader, writer):
-        writer.write(written("PermissionRequest", reported_text))
+        writer.write(written("PermissionRequest", hook_input))
         assert not server.broker.pending()
         _write(transcript, offered("2", "The second plan"))
         question = await question_in(server)
@@ -46,4 +46,4 @@ async def test_a_plan_that_was_sent_back_is_not_shown_for_the_next_one(server: S
         server.respond(question.session_id, question.id, Answer(allow=True), by="web", person=True)
         assert b"allow" in await reader.readline()
     # The result is not there yet either, but this plan was approved above.
-    assert await reply_to(sandbox, "PermissionRequest", reported_text) == OVER
+    assert await reply_to(sandbox, "PermissionRequest", hook_input) == OVER

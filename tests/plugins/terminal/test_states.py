@@ -23,16 +23,16 @@ def long_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_turn_has_ended_when_its_result_is_there(server: Service, sandbox: Sandbox) -> None:
-    reported_text = event(sandbox, prompt="Do it", last_assistant_message="All is done.")
-    note(sandbox, reported_text["session_id"], status="busy", statusUpdatedAt=time.time() * 1000)
-    await reply_to(sandbox, "UserPromptSubmit", reported_text)
-    session = server.session(reported_text["session_id"])
+    hook_input = event(sandbox, prompt="Do it", last_assistant_message="All is done.")
+    note(sandbox, hook_input["session_id"], status="busy", statusUpdatedAt=time.time() * 1000)
+    await reply_to(sandbox, "UserPromptSubmit", hook_input)
+    session = server.session(hook_input["session_id"])
     rest = asyncio.ensure_future(session.wait(None))
     note(sandbox, session.id, status="idle", statusUpdatedAt=time.time() * 1000)
     for _ in range(20):
-        await reply_to(sandbox, "PostToolUse", reported_text)  # the record is read meanwhile
+        await reply_to(sandbox, "PostToolUse", hook_input)  # the record is read meanwhile
     assert not rest.done()
-    await reply_to(sandbox, "Stop", reported_text)
+    await reply_to(sandbox, "Stop", hook_input)
     await rest
     assert session.state is State.IDLE
     assert session.outcome is not None
@@ -40,11 +40,11 @@ async def test_a_turn_has_ended_when_its_result_is_there(server: Service, sandbo
 
 
 async def test_an_answered_question_is_not_waited_for(server: Service, sandbox: Sandbox) -> None:
-    reported_text = event(sandbox)
+    hook_input = event(sandbox)
     asked = time.time() * 1000
-    note(sandbox, reported_text["session_id"], status="waiting", statusUpdatedAt=asked)
+    note(sandbox, hook_input["session_id"], status="waiting", statusUpdatedAt=asked)
     async with connection(sandbox) as (reader, writer):
-        writer.write(written("PermissionRequest", reported_text))
+        writer.write(written("PermissionRequest", hook_input))
         question = await question_in(server)
         session = server.session(question.session_id)
         server.respond(session.id, question.id, Answer(allow=True), by="web", person=True)
@@ -52,9 +52,9 @@ async def test_an_answered_question_is_not_waited_for(server: Service, sandbox: 
         await reader.readline()
     for number in range(20):  # the record changes, and is read, before the dialog is gone from it
         note(sandbox, session.id, status="waiting", statusUpdatedAt=asked, number=number)
-        await reply_to(sandbox, "PostToolUse", {**reported_text, "tool_input": {"command": "another"}})
+        await reply_to(sandbox, "PostToolUse", {**hook_input, "tool_input": {"command": "another"}})
     assert not rest.done()
     note(sandbox, session.id, status="idle", statusUpdatedAt=time.time() * 1000)
-    await reply_to(sandbox, "Stop", reported_text)
+    await reply_to(sandbox, "Stop", hook_input)
     await rest
     assert session.state is State.IDLE

@@ -121,10 +121,10 @@ async def test_a_message_of_another_client_into_a_turn_stands_where_it_was_taken
     (place.sandbox.project / "go").touch()
     await asyncio.to_thread(lambda: sessions.status(session_id, waitSeconds=50))
     watching.fold(await asyncio.to_thread(lambda: sessions.resources.feed(session_id, watching.cursor)))
-    reported_text = [(block.kind, block.id) for block in watching.blocks]
-    assert [kind for kind, _ in reported_text] == ["prompt", "tool", "message", "text"]
+    shown_blocks = [(block.kind, block.id) for block in watching.blocks]
+    assert [kind for kind, _ in shown_blocks] == ["prompt", "tool", "message", "text"]
     items = (await asyncio.to_thread(lambda: sessions.resources.items(session_id)))["items"]
-    assert [(item["kind"], item["id"]) for item in items] == reported_text
+    assert [(item["kind"], item["id"]) for item in items] == shown_blocks
 
 
 def test_only_a_client_that_has_a_person_before_it_may_call_what_the_toolsets_leave_out(place: SharedPlace) -> None:

@@ -181,10 +181,8 @@ async def test_a_rate_limit_of_an_api_key(service: Service, sandbox: Sandbox) ->
 
 @on(BUNDLED)
 def test_the_range_is_what_is_tested(executable: str, environment: dict[str, str]) -> None:
-    reported_text = subprocess.run(
-        [executable, "--version"], capture_output=True, text=True, env=environment, check=True
-    )
-    version = read_version(reported_text.stdout)
+    completed = subprocess.run([executable, "--version"], capture_output=True, text=True, env=environment, check=True)
+    version = read_version(completed.stdout)
     assert version is not None
     assert MINIMUM_VERSION <= version <= TESTED_VERSION
 

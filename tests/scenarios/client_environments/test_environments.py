@@ -25,7 +25,7 @@ def keys_of(model: ScriptedModelThread, session: str) -> list[str]:
     return [request.headers["x-api-key"] for request in model.requests if request.session_id == session]
 
 
-def reported_text(model: ScriptedModelThread, session: str) -> str:
+def tool_output(model: ScriptedModelThread, session: str) -> str:
     """What the tools of a session said."""
     requests = [request for request in model.requests if request.session_id == session]
     return "\n".join(result.text for request in requests for result in request.tool_results)
@@ -57,7 +57,7 @@ async def test_two_clients_have_their_own_key_home_path_and_directory(
     for name, (place, ended) in sessions.items():
         assert ended.data["result"] == "It is [redacted] and [redacted]"
         assert set(keys_of(model, ended.session)) == {f"sk-key-of-{name}"}
-        seen = reported_text(model, ended.session)
+        seen = tool_output(model, ended.session)
         assert f"{place.sandbox.project} {place.sandbox.home} I am {name} 4 \n" in seen
         assert str(place.sandbox.root / "bin" / "greet") in seen
         assert TOKENS[name] in seen, "the session itself has it"

@@ -14,7 +14,7 @@ from claude_code_mcp.testing.script import script, tool
 from tests.scenarios.hub_and_sessions.conftest import program
 
 from .conftest import LONG, ConnectedClient, MakePlace, Server, StartServer
-from .test_environments import reported_text
+from .test_environments import tool_output
 
 PLAIN = {"ENABLE_TOOL_SEARCH": "false"}  # the model is to be shown the tools themselves
 
@@ -23,7 +23,7 @@ async def server_of(caller: ConnectedClient, model: ScriptedModelThread) -> tupl
     """The program that a session of this client reaches through its hub, and the session."""
     ended = await caller.done(script("go", tool("mcp__x__pid"), "done"), allowedTools=["mcp__x"])
     assert ended.data["result"] == "done"
-    return ended.session, psutil.Process(int(reported_text(model, ended.session).split()[0]))
+    return ended.session, psutil.Process(int(tool_output(model, ended.session).split()[0]))
 
 
 @pytest.mark.soak  # their own key and home: test_environments.py
@@ -54,7 +54,7 @@ async def test_equal_environments_share_a_hub_and_others_have_their_own(
     await asyncio.wait_for(other.gone, LONG)
     turn = await server.service.send(session, script("more", tool("mcp__x__pid"), "still there"))
     assert (await asyncio.wait_for(turn.outcome(), LONG)).result == "still there", "its session goes on without it"
-    fourth = psutil.Process(int(reported_text(model, session).split()[-2]))
+    fourth = psutil.Process(int(tool_output(model, session).split()[-2]))
     again.park()
     await asyncio.to_thread(fourth.wait, LONG)
     assert first.is_running(), "in use by those who are there"

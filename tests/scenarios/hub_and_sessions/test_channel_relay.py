@@ -31,8 +31,8 @@ Channel = tuple[Rig, Session, Path]
 """A rig with a channel called `chat`, a session of it, and the file with what the channel was told."""
 
 
-def reported_text(received_texts: Path) -> list[dict[str, Any]]:
-    lines = received_texts.read_text(encoding="utf-8").splitlines() if received_texts.exists() else []
+def received_messages(record_file: Path) -> list[dict[str, Any]]:
+    lines = record_file.read_text(encoding="utf-8").splitlines() if record_file.exists() else []
     return [json.loads(line) for line in lines]
 
 
@@ -132,21 +132,21 @@ async def allowing(tmp_path_factory: pytest.TempPathFactory, model: ScriptedMode
 
 async def allowed(chat: Channel, step: Step) -> dict[str, Any]:
     """A turn with this step, which the channel allows; the value is what the channel was asked."""
-    rig, session, received_texts = chat
-    before = len(reported_text(received_texts))
+    rig, session, record_file = chat
+    before = len(received_messages(record_file))
     assert (await rig.say(session, step, "done")).result == "done"
-    [request] = reported_text(received_texts)[before:]
+    [request] = received_messages(record_file)[before:]
     return request
 
 
 async def asked(chat: Channel, step: Step) -> "tuple[dict[str, Any], Awaitable[Outcome]]":
     """A turn that waits for an answer to this step: what the channel was told, and how the turn ends."""
-    rig, session, received_texts = chat
-    before = len(reported_text(received_texts))
+    rig, session, record_file = chat
+    before = len(received_messages(record_file))
     ending = await rig.begin(session, step, "done")
     await session.wait(LONG)
-    await until(lambda: len(reported_text(received_texts)) > before)
-    [request] = reported_text(received_texts)[before:]
+    await until(lambda: len(received_messages(record_file)) > before)
+    [request] = received_messages(record_file)[before:]
     return request["params"], ending
 
 
@@ -257,4 +257,4 @@ async def test_a_server_that_is_not_allowed_or_does_not_say_what_it_is_sends_no_
         *((f"channel:{server}", MESSAGE) for server in writers),
         *((f"channel:{server}", ANSWER) for server in deciders),
     ]
-    assert not [name for name in words if reported_text(tmp_path / name)]
+    assert not [name for name in words if received_messages(tmp_path / name)]

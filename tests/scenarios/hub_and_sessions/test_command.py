@@ -75,10 +75,10 @@ async def test_the_servers_of_our_own_file_are_for_sessions_and_clients(
         pid = (await caller.text("mcp__x__pid")).split()[0]
         assert (await caller.refused("mcp__x__echo"))[0] == "PERMISSION_DENIED"
         session = await run(caller, tool("mcp__x__pid"))
-        (reported_text,) = [
+        (line_of_server,) = [
             one.tool_results[0].text for one in model.requests if one.session_id == session and one.tool_results
         ]
-        assert reported_text.split()[0] == pid
+        assert line_of_server.split()[0] == pid
         none = await run(caller, hubServers=[])
         assert not any("mcp__x" in name for one in model.requests if one.session_id == none for name in one.tools)
         (one,) = (await caller.ok("claude_mcp_servers", action="list"))["servers"]

@@ -22,8 +22,8 @@ async def test_steering_is_reported_to_observers(start_rig: StartRig, connect: S
     for action in ("reconnect", "disable", "enable"):
         await caller.ok("claude_mcp_servers", action=action, server="x")
     await caller.ok("claude_mcp_servers", action="list")
-    reported_text = [(one.who, one.details["action"], one.details["server"]) for one in rig.notes.steered]
-    assert reported_text == [("local", "reconnect", "x"), ("local", "disable", "x"), ("local", "enable", "x")]
+    recorded = [(one.who, one.details["action"], one.details["server"]) for one in rig.notes.steered]
+    assert recorded == [("local", "reconnect", "x"), ("local", "disable", "x"), ("local", "enable", "x")]
 
 
 @pytest.mark.parametrize("action", STEERING)

@@ -141,14 +141,14 @@ async def test_a_client_of_2026_listens_to_changes(start_rig: StartRig, connect:
     caller: Caller = await connect(rig, MODERN)
     await caller.client.list_prompts()
     await caller.client.list_resources()
-    received_texts: list[Any] = []
+    notifications: list[Any] = []
     async with caller.client.listen(
         prompts_list_changed=True, resources_list_changed=True, resource_subscriptions=["full://note"]
     ) as changes:
         await caller.text("mcp__x__touch")
         async for change in changes:
-            received_texts.append(type(change).__name__)
-            if {"PromptsListChanged", "ResourcesListChanged", "ResourceUpdated"} <= set(received_texts):
+            notifications.append(type(change).__name__)
+            if {"PromptsListChanged", "ResourcesListChanged", "ResourceUpdated"} <= set(notifications):
                 break
 
 

@@ -57,8 +57,8 @@ async def test_servers_are_listed_without_connecting_and_their_status_connects(
     assert {one["name"]: one["state"] for one in listed["servers"]} == {"x": "pending", "bad": "pending"}
     (one,) = (await caller.ok("claude_mcp_servers", action="status", server="x"))["servers"]
     assert (one["state"], one["type"], one["version"]) == ("connected", "stdio", "1")
-    reported_text = await caller.ok("claude_mcp_servers", action="status")
-    assert {one["name"]: one["state"] for one in reported_text["servers"]}["bad"] in ("failed", "pending")
+    reply = await caller.ok("claude_mcp_servers", action="status")
+    assert {one["name"]: one["state"] for one in reply["servers"]}["bad"] in ("failed", "pending")
 
 
 async def test_a_server_is_reconnected_disabled_and_enabled(start_rig: StartRig, connect: StartCaller) -> None:
@@ -94,8 +94,8 @@ async def test_a_client_is_given_the_address_to_sign_in_at(start_rig: StartRig, 
         caller: Caller = await connect(rig)
         (one,) = (await caller.ok("claude_mcp_servers", action="status", server="x"))["servers"]
         assert one["state"] == "needs-auth"
-        reported_text = await caller.ok("claude_mcp_servers", action="authenticate", server="x")
-        await Browser()(reported_text["url"])
+        reply = await caller.ok("claude_mcp_servers", action="authenticate", server="x")
+        await Browser()(reply["url"])
         await until(lambda: rig.hub.status("x")[0].state == "connected")
         await disconnect(rig.hub, "x")
 
@@ -248,9 +248,9 @@ async def test_a_question_of_a_server_reaches_the_person_before_the_client(
         rig: Rig = await start_rig(asks, rules(ALLOW_ALL), toolsets="hub-tools")
         person = Person([types.ElicitResult(action="accept", content={"name": "Ada"})])
         caller: Caller = await connect(rig, mode, person)
-        reported_text = await caller.text("mcp__x__ask")
-        assert "accept" in reported_text
-        assert "Ada" in reported_text
+        reply = await caller.text("mcp__x__ask")
+        assert "accept" in reply
+        assert "Ada" in reply
         assert len(person.shown) == 1
         await disconnect(rig.hub, "x")
 
@@ -286,9 +286,9 @@ async def test_questions_that_a_server_asks_at_once_are_all_answered(
     rig: Rig = await start_rig({"x": program(A_SERVER, "ask-twice")}, rules(ALLOW_ALL), toolsets="hub-tools")
     person = Person([types.ElicitResult(action="accept", content={"name": name}) for name in ("Ada", "Bea")])
     caller: Caller = await connect(rig, mode, person)
-    reported_text = await caller.text("mcp__x__ask")
-    assert "Ada" in reported_text
-    assert "Bea" in reported_text
+    reply = await caller.text("mcp__x__ask")
+    assert "Ada" in reply
+    assert "Bea" in reply
     assert len(person.shown) == 2
 
 
@@ -350,10 +350,8 @@ async def test_every_call_is_audited_with_who_decided_and_how_it_ended(
     assert {act.who for act in rig.notes.called} == {"local"}
     assert all(isinstance(line.pop("duration_ms"), int) for line in lines if line["decision"] == "allow")
     assert [line.pop("server") for line in lines] == ["x"] * 7
-    reported_text = [
-        (line["tool"], line["decision"], line["by"], line.get("outcome"), line.get("size")) for line in lines
-    ]
-    assert reported_text == [
+    reply = [(line["tool"], line["decision"], line["by"], line.get("outcome"), line.get("size")) for line in lines]
+    assert reply == [
         ("big", "allow", "policy", "ok", 1234),
         ("echo", "allow", "elicitation", "ok", 8),
         ("echo", "allow", "earlier answer", "ok", 8),
@@ -442,9 +440,9 @@ async def test_a_server_asks_the_model_of_the_caller(start_rig: StartRig, connec
         return types.CreateMessageResult(role="assistant", content=content, model="a-model")
 
     caller: Caller = await connect(rig, mode, None, answer)
-    reported_text = await caller.text("mcp__x__sample")
-    assert "four" in reported_text
-    assert "a-model" in reported_text
+    reply = await caller.text("mcp__x__sample")
+    assert "four" in reply
+    assert "a-model" in reply
     assert len(asked) == 1
     assert "2+2?" in asked[0]
     without: Caller = await connect(rig, mode)

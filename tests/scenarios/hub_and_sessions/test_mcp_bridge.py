@@ -53,8 +53,8 @@ async def session(rig: Rig) -> Session:
 @ON_SHARED_LOOP
 async def test_several_sessions_share_one_process_and_see_it_under_its_own_name(rig: Rig, session: Session) -> None:
     mine = await rig.say(session, tool("mcp__calm__pid"), "${tool_result}")
-    other, reported_text = await rig.first(tool("mcp__calm__pid"), "${tool_result}", allowed_tools=("mcp__calm__pid",))
-    assert len(pids([mine.result, reported_text])) == 1
+    other, output = await rig.first(tool("mcp__calm__pid"), "${tool_result}", allowed_tools=("mcp__calm__pid",))
+    assert len(pids([mine.result, output])) == 1
     for each in (session, other):
         assert {"mcp__x__echo", "mcp__calm__echo"} <= offered(rig, each.id)
 
@@ -188,8 +188,8 @@ async def test_the_policy_decides_without_asking(start_rig: StartRig) -> None:
 async def test_broken_servers_keep_no_session_from_working(start_rig: StartRig) -> None:
     broken = {fault: program(A_SERVER, fault) for fault in ("hang", "mute", "brief")}
     rig: Rig = await start_rig({"x": program(), **broken, "missing": {"command": "/nowhere/at/all"}})
-    session, reported_text = await rig.first(tool("mcp__x__echo", a=1), "${tool_result}")
-    assert reported_text == '{"a": 1}'
+    session, output = await rig.first(tool("mcp__x__echo", a=1), "${tool_result}")
+    assert output == '{"a": 1}'
     assert {"x"} <= {name.split("__")[1] for name in offered(rig, session.id)} <= {"x", "brief"}
 
 

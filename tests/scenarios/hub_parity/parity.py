@@ -29,7 +29,7 @@ def check(what: str, native: str, hub: str) -> None:
     assert row in rows, f"docs/hub-parity.md has not the row that was seen: {row}"
 
 
-def reported_text(both: tuple[Seen, Seen], what: str, describe: Callable[[Seen], str]) -> None:
+def check_descriptions(both: tuple[Seen, Seen], what: str, describe: Callable[[Seen], str]) -> None:
     """Checks the row of what both sessions showed."""
     native, hub = both
     check(what, describe(native), describe(hub))

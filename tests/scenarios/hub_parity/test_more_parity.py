@@ -20,7 +20,7 @@ from tests.scenarios.hub_and_sessions.conftest import LONG, StartRig
 
 from .conftest import Both, Seen, odd, seen_in
 from .odd_server import INSTRUCTIONS, PIXEL
-from .parity import check, reported_text
+from .parity import check, check_descriptions
 
 pytestmark = [
     pytest.mark.time_limit(400),
@@ -39,29 +39,29 @@ async def test_unusual_git_outputs(both: Both) -> None:
         tool("mcp__x__wrong_id"),
         extra={"MCP_TOOL_TIMEOUT": "3000"},
     )
-    reported_text(
+    check_descriptions(
         seen,
         "the server's instructions",
         lambda one: "in the model's context" if INSTRUCTIONS in one.bodies else "lost",
     )
-    reported_text(
+    check_descriptions(
         seen, "a result with an image", lambda one: "shown to the model" if PIXEL in one.bodies else one.results[0]
     )
-    reported_text(seen, "a tool says that it failed", lambda one: "an error" if one.failed[1] else one.results[1])
-    reported_text(
+    check_descriptions(seen, "a tool says that it failed", lambda one: "an error" if one.failed[1] else one.results[1])
+    check_descriptions(
         seen, "a lone surrogate in a result", lambda one: "text" if "behind" in one.results[2] else one.results[2]
     )
-    reported_text(
+    check_descriptions(
         seen, "NaN in a result", lambda one: "passed through" if _is_number(one.results[3]) else _end_of(one.results[3])
     )
-    reported_text(seen, "`${workspaceFolder}` in an entry", lambda one: _filled_in(one, 0))
-    reported_text(seen, "`${NAME:-default}` in an entry", lambda one: _filled_in(one, 1))
-    reported_text(
+    check_descriptions(seen, "`${workspaceFolder}` in an entry", lambda one: _filled_in(one, 0))
+    check_descriptions(seen, "`${NAME:-default}` in an entry", lambda one: _filled_in(one, 1))
+    check_descriptions(
         seen,
         "`${NAME}` in `env` that is not set",
         lambda one: "works" if "mcp__x__echo" in one.tools else "missing",
     )
-    reported_text(seen, "an answer with a wrong id", lambda one: _end_of(one.results[5]))
+    check_descriptions(seen, "an answer with a wrong id", lambda one: _end_of(one.results[5]))
 
 
 def _end_of(result: str) -> str:
@@ -87,8 +87,8 @@ async def test_a_server_that_changes_and_dies(both: Both) -> None:
         tool("mcp__x__die"),
         tool("mcp__x__echo", word="hi"),
     )
-    reported_text(seen, "a tool that a server adds in the session", lambda one: _called(one.results[1]))
-    reported_text(seen, "a server that died, at the next call", lambda one: _called(one.results[3]))
+    check_descriptions(seen, "a tool that a server adds in the session", lambda one: _called(one.results[1]))
+    check_descriptions(seen, "a server that died, at the next call", lambda one: _called(one.results[3]))
 
 
 def _called(result: str) -> str:
@@ -129,12 +129,14 @@ async def test_configuration_as_people_have_it(start_rig: StartRig, sandbox: San
     await rig.hub.connect(timeout=LONG)
     hub = await seen_in(rig, (), cwd=str(below), strict_mcp_config=True)
     seen = native, hub
-    reported_text(seen, "the user's servers (`~/.claude.json`)", lambda one: _has(one, "user"))
-    reported_text(seen, "servers of local scope, by the root of the git repository", lambda one: _has(one, "local"))
-    reported_text(
+    check_descriptions(seen, "the user's servers (`~/.claude.json`)", lambda one: _has(one, "user"))
+    check_descriptions(
+        seen, "servers of local scope, by the root of the git repository", lambda one: _has(one, "local")
+    )
+    check_descriptions(
         seen, "`.mcp.json` of a directory above, approved in `settings.local.json`", lambda one: _has(one, "shared")
     )
-    reported_text(seen, "`.mcp.json` with comments and a comma too many", lambda one: _has(one, "commented"))
+    check_descriptions(seen, "`.mcp.json` with comments and a comma too many", lambda one: _has(one, "commented"))
 
 
 def _has(one: Seen, server: str) -> str:
@@ -144,19 +146,19 @@ def _has(one: Seen, server: str) -> str:
 async def test_tools_are_searched_for(both: Both) -> None:
     search = tool("ToolSearch", query="select:mcp__x__echo")
     seen = await both({"x": odd()}, search, tool("mcp__x__echo", word="hi"), extra={"ENABLE_TOOL_SEARCH": "true"})
-    reported_text(seen, "tools on demand (`ToolSearch`)", lambda one: _called(one.results[-1]))
+    check_descriptions(seen, "tools on demand (`ToolSearch`)", lambda one: _called(one.results[-1]))
 
 
 async def test_sessions_share_a_server(both: Both) -> None:
     seen = await both({"x": odd()}, tool("mcp__x__pid"), sessions=2)
-    reported_text(seen, "two sessions use a server", lambda one: f"{len(set(one.results))} of its processes")
+    check_descriptions(seen, "two sessions use a server", lambda one: f"{len(set(one.results))} of its processes")
 
 
 @pytest.mark.parametrize(("kind", "serve"), [("http", http_server), ("sse", sse_server)])
 async def test_a_remote_server(both: Both, kind: str, serve: Callable[..., AbstractAsyncContextManager[str]]) -> None:
     async with serve(RemoteServer()) as url:
         seen = await both({"x": {"type": kind, "url": url}}, tool("mcp__x__echo", word="hi"))
-    reported_text(
+    check_descriptions(
         seen, f"a remote server of type `{kind}`", lambda one: "works" if "hi" in one.results[0] else one.results[0]
     )
 
@@ -167,10 +169,12 @@ async def test_headers_of_a_helper(both: Both) -> None:
         entry = {"type": "sse", "url": url, "headersHelper": 'echo \'{"X-Team": "blue"}\''}
         seen = await both({"x": entry}, tool("mcp__x__echo", word="hi"))
     assert all(one.get("x-team") == "blue" for one in sent)
-    reported_text(seen, "`headersHelper`", lambda one: "works" if "hi" in one.results[0] else one.results[0])
+    check_descriptions(seen, "`headersHelper`", lambda one: "works" if "hi" in one.results[0] else one.results[0])
 
 
 async def test_long_call(both: Both, packages: Path) -> None:
     step = tool("mcp__x__trigger-long-running-operation", duration=61, steps=5)
     seen = await both({"x": node(packages, "server-everything")}, step, running=True)
-    reported_text(seen, "a call of 61 s", lambda one: "its result" if "completed" in one.results[0] else one.results[0])
+    check_descriptions(
+        seen, "a call of 61 s", lambda one: "its result" if "completed" in one.results[0] else one.results[0]
+    )

@@ -10,7 +10,7 @@ from tests.hub.test_claude_sign_in import Cli, cli  # noqa: F401 - a fixture
 from tests.hub.test_foreign_servers import node
 
 from .conftest import Both, Seen, full
-from .parity import reported_text
+from .parity import check_descriptions
 
 
 @pytest.mark.soak  # what the hub does: test_mcp_bridge.py
@@ -32,21 +32,25 @@ async def test_tools_results_resources_prompts_and_questions(both: Both) -> None
         messages=("/mcp__x__greet Ada",),
         answers=lambda asked: choices if len(asked.choices) == len(choices) else ["Yes"],
     )
-    reported_text(seen, "a tool is called", lambda one: "its result" if '"hi"' in one.results[0] else one.results[0])
-    reported_text(seen, "a result of 150,000 characters", lambda one: _saved(one.results[1], 150_000))
-    reported_text(seen, "structured content of 150,000 characters", lambda one: _saved(one.results[2], 150_000))
-    reported_text(seen, "a server asks for roots", lambda one: _directory(one, one.results[3]))
-    reported_text(seen, "resources are listed", lambda one: "listed" if "full://note" in one.results[4] else "none")
-    reported_text(
+    check_descriptions(
+        seen, "a tool is called", lambda one: "its result" if '"hi"' in one.results[0] else one.results[0]
+    )
+    check_descriptions(seen, "a result of 150,000 characters", lambda one: _saved(one.results[1], 150_000))
+    check_descriptions(seen, "structured content of 150,000 characters", lambda one: _saved(one.results[2], 150_000))
+    check_descriptions(seen, "a server asks for roots", lambda one: _directory(one, one.results[3]))
+    check_descriptions(
+        seen, "resources are listed", lambda one: "listed" if "full://note" in one.results[4] else "none"
+    )
+    check_descriptions(
         seen, "a resource is read", lambda one: "its text" if "This is full://note" in one.results[5] else "none"
     )
     filled = {"first": "Ada", "second": "Lovelace", "colors": ["r", "b"], "size": "l", "sure": True, "count": 3}
-    reported_text(
+    check_descriptions(
         seen, "a server asks with a form", lambda one: _answer(one, {"action": "accept", "content": filled}, 8)
     )
-    reported_text(seen, "a server asks to open a URL", lambda one: _answer(one, {"action": "accept"}, 7))
-    reported_text(seen, "a server refuses until a URL was opened (-32042)", _called_again)
-    reported_text(
+    check_descriptions(seen, "a server asks to open a URL", lambda one: _answer(one, {"action": "accept"}, 7))
+    check_descriptions(seen, "a server refuses until a URL was opened (-32042)", _called_again)
+    check_descriptions(
         seen, "`/mcp__server__prompt`", lambda one: "the prompt" if one.said == "Good day, Ada!" else one.said
     )
 
@@ -70,7 +74,7 @@ def _directory(one: Seen, result: str) -> str:
 @pytest.mark.soak
 async def test_names_that_are_the_same_to_a_model(both: Both) -> None:
     seen = await both({"a b": full(), "a.b": full()})
-    reported_text(
+    check_descriptions(
         seen,
         "two servers whose names normalize to the same",
         lambda one: {1: "one of them", 2: "both"}[sum(name.endswith("__echo") for name in one.tools)],
@@ -87,7 +91,7 @@ def _answer(one: Seen, expected: object, place: int) -> str:
 @pytest.mark.soak
 async def test_a_server_that_ends_at_the_probe(both: Both) -> None:
     seen = await both({"x": full("ends")}, tool("mcp__x__echo", word="hi"))
-    reported_text(seen, "a server that exits at the first unknown message", _works)
+    check_descriptions(seen, "a server that exits at the first unknown message", _works)
 
 
 def _works(one: Seen) -> str:
@@ -98,7 +102,7 @@ def _works(one: Seen) -> str:
 async def test_a_server_of_the_sessions_directory(both: Both, packages: Path) -> None:
     servers = {"files": node(packages, "server-filesystem", ".")}
     seen = await both(servers, tool("mcp__files__list_allowed_directories"))
-    reported_text(
+    check_descriptions(
         seen,
         "`server-filesystem .` serves",
         lambda one: "the session's directory" if one.cwd in one.results[0] else one.results[0],
@@ -108,7 +112,7 @@ async def test_a_server_of_the_sessions_directory(both: Both, packages: Path) ->
 @pytest.mark.soak
 async def test_servers_that_claude_code_is_signed_in_to(both: Both, cli: Cli) -> None:  # noqa: F811
     seen = await both({"x": {"type": "http", "url": cli.url}}, tool("mcp__x__echo"))
-    reported_text(
+    check_descriptions(
         seen,
         "a server that `claude mcp login` signed in to",
         lambda one: "works" if one.results[0] == "echo {}" else one.results[0],

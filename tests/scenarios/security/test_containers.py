@@ -54,7 +54,7 @@ def engine(tmp_path: Path) -> Path:
     return directory
 
 
-def reported_text(tmp_path: Path, command: str) -> list[list[str]]:
+def engine_calls(tmp_path: Path, command: str) -> list[list[str]]:
     lines = [line.split("\0") for line in (tmp_path / "told").read_text().splitlines()]
     return [line for line in lines if line[0] == command]
 
@@ -142,12 +142,12 @@ async def test_container_runs_with_the_given_arguments_and_is_removed(
     seen = (sandbox.project / "seen").read_text()
     assert "hunter2" not in seen
     assert seen.endswith(f"{sandbox.project}\n")
-    (run,) = reported_text(tmp_path, "run")
+    (run,) = engine_calls(tmp_path, "run")
     assert f"type=bind,src={sandbox.project},dst={sandbox.project}" in run
     assert not any("sk-scripted" in argument for argument in run)
     await service.cancel(turn.session.id)
     await turn.session.closed()
-    (removal,) = reported_text(tmp_path, "rm")
+    (removal,) = engine_calls(tmp_path, "rm")
     assert removal[-1] == run[run.index("--name") + 1]
 
 

@@ -132,7 +132,7 @@ def seen(mallorys: Caller, attacks: dict[str, str], attacker: str) -> dict[str, 
     return {name: (mallorys.directory / name).read_text() for name in attacks}
 
 
-def reported_text(model: ScriptedModelThread, session: str) -> str:
+def model_input(model: ScriptedModelThread, session: str) -> str:
     """Everything that the model of a session was told."""
     bodies = [record.body for record in model.requests if record.session_id == session]
     return json.dumps(bodies[-1]["messages"] if bodies and bodies[-1] else None)
@@ -165,9 +165,9 @@ def test_the_tools_that_reach_other_sessions_end_at_the_principal(
     sockets = [str(path) for path in target.place.temporary.glob("cc-socks/*.sock")]
     addresses = ["alice", victim, *sockets, *(f"uds:{path}" for path in sockets)]
     messages = (tool("SendMessage", to=to, summary="go", message="run this at once") for to in addresses)
-    received_texts = reported_text(model, mallorys.does(tool("ListAgents"), *messages))
-    assert "This session is mallory-" in received_texts
-    assert "alice-" not in received_texts
+    peer_answers = model_input(model, mallorys.does(tool("ListAgents"), *messages))
+    assert "This session is mallory-" in peer_answers
+    assert "alice-" not in peer_answers
     assert "run this at once" not in transcript_of(target, victim).read_text()
 
 

@@ -65,21 +65,21 @@ class Changes:
     """Hears what a server says of its lists and resources on a connection with a handshake."""
 
     def __init__(self) -> None:
-        self.received_texts: list[str] = []
+        self.updated: list[str] = []
         self._news = asyncio.Event()
 
     async def on_message(self, message: Any) -> None:
         match message:
             case types.ResourceListChangedNotification():
-                self.received_texts.append("resources")
+                self.updated.append("resources")
             case types.ResourceUpdatedNotification():
-                self.received_texts.append(str(message.params.uri))
+                self.updated.append(str(message.params.uri))
         self._news.set()
 
     async def until(self, what: str) -> None:
         """Returns when this has changed."""
         async with asyncio.timeout(HANG_SECONDS):
-            while what not in self.received_texts:
+            while what not in self.updated:
                 self._news.clear()
                 await self._news.wait()
 

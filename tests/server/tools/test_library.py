@@ -55,12 +55,12 @@ async def test_the_list_has_pages_and_finds_what_was_said_and_a_status_survives_
     work = (tool("Bash", command="echo seen"), tool("Bash", command="exit 3"))
     made = [await a_session(caller, "number 0", "an okapi"), await a_session(caller, "number 1", *work, "an okapi")]
     status = {"sessionId": made[1], "outputLines": 1000}
-    reported_text = await caller.ok("claude_get_status", **status)
+    status_report = await caller.ok("claude_get_status", **status)
     after: ToolCaller = await start_caller()
     again = await after.ok("claude_get_status", **status)
-    for report in (reported_text, again):
+    for report in (status_report, again):
         del report["nextCursor"]
-    assert again == reported_text
+    assert again == status_report
     first = await caller.ok("claude_list_sessions", limit=1)
     second = await caller.ok("claude_list_sessions", limit=1, offset=first["nextOffset"])
     assert [row["sessionId"] for row in first["sessions"] + second["sessions"]] == made[::-1]

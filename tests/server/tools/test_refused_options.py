@@ -160,13 +160,13 @@ async def test_a_value_of_a_setting_is_named_by_its_variable(start_caller: Start
 
 @pytest.mark.soak
 async def test_every_family_reports_an_unknown_tool(caller: ToolCaller) -> None:
-    reported_text = "allowedTools: there is no tool named 'Bsh' (did you mean Bash?)."
+    expected = "allowedTools: there is no tool named 'Bsh' (did you mean Bash?)."
     report = await caller.ok("claude_code", prompt=HELLO, allowedTools=["Bsh"])
-    assert report["notice"] == reported_text
+    assert report["notice"] == expected
     status = await caller.ok("claude_get_status", sessionId=report["sessionId"])
-    assert status["notice"] == reported_text
+    assert status["notice"] == expected
     bundle = await caller.ok("claude_code_query", prompt=HELLO, options={"allowedTools": ["Bsh"]})
-    assert bundle["notice"] == reported_text
+    assert bundle["notice"] == expected
 
 
 def test_a_refusal_says_what_is_wrong_and_nothing_of_the_library_that_found_it() -> None:

@@ -208,7 +208,7 @@ async def test_client_with_a_handshake_gets_its_subscriptions(
     await check_view_and_list_updates(caller, session_id)
     await check_no_updates_after_unsubscribing(caller, session_id)
     await parked(caller.service.session(session_id))
-    caller.changes.received_texts.clear()
+    caller.changes.updated.clear()
     async with open_in_claude(sandbox, environment, session_id, "--resume"):
         await caller.changes.until(uri_of(session_id, "transcript"))  # of what is said in a terminal, too
 
@@ -218,12 +218,12 @@ async def check_view_and_list_updates(caller: ToolCaller, session_id: str) -> No
     for view in views:
         await subscribe(caller, uri_of(session_id, view))
     await subscribe(caller, LIST)
-    caller.changes.received_texts.clear()
+    caller.changes.updated.clear()
     await say(caller.service, session_id, script("more", "again"))
     for view in views:
         await caller.changes.until(uri_of(session_id, view))
     await caller.changes.until(LIST)
-    assert uri_of(session_id, "questions") not in caller.changes.received_texts
+    assert uri_of(session_id, "questions") not in caller.changes.updated
 
 
 async def check_no_updates_after_unsubscribing(caller: ToolCaller, session_id: str) -> None:
@@ -232,10 +232,10 @@ async def check_no_updates_after_unsubscribing(caller: ToolCaller, session_id: s
     await say(caller.service, session_id, script("more", "of it"))  # of which a part is still to be told
     unwanted = types.UnsubscribeRequest(params=types.UnsubscribeRequestParams(uri=quiet))
     await caller.client.session.send_request(unwanted, types.EmptyResult)
-    caller.changes.received_texts.clear()
+    caller.changes.updated.clear()
     await say(caller.service, session_id, script("more", "again"))
     await caller.changes.until(loud)
-    assert quiet not in caller.changes.received_texts
+    assert quiet not in caller.changes.updated
 
 
 @pytest.mark.soak
@@ -247,33 +247,33 @@ async def test_busy_session_sends_at_most_two_updates_per_second(caller: ToolCal
 async def check_update_rate(caller: ToolCaller, session_id: str) -> None:
     uri = uri_of(session_id, "events")
     await subscribe(caller, uri)
-    caller.changes.received_texts.clear()
+    caller.changes.updated.clear()
     with stopped_clock() as clock:
         steps = [tool("Bash", command=f"echo {number}") for number in range(6)]
         await say(caller.service, session_id, script("count", *steps, "\n".join("x" * 500)))
         await caller.changes.until(uri)
         assert len((await data(caller, uri))["events"]) > 10
-        assert caller.changes.received_texts.count(uri) == 1
+        assert caller.changes.updated.count(uri) == 1
         await clock.advance(0.49)
         await data(caller, uri)  # behind which everything that was sent before has arrived
-        assert caller.changes.received_texts.count(uri) == 1
+        assert caller.changes.updated.count(uri) == 1
         await clock.advance(0.01)
         await data(caller, uri)
-        assert caller.changes.received_texts.count(uri) == 2
+        assert caller.changes.updated.count(uri) == 2
 
 
 @pytest.mark.soak  # tests/plugins/fleet/test_gateway.py, of two machines
 async def test_client_of_2026_gets_the_same_changes_on_its_stream(start_caller: StartCaller) -> None:
     caller: ToolCaller = await start_caller(MODERN)
     session_id = await a_session(caller)
-    uri, received_texts = uri_of(session_id, "transcript"), set()
+    uri, updated = uri_of(session_id, "transcript"), set()
     async with caller.client.listen(resources_list_changed=True, resource_subscriptions=[uri, LIST]) as changes:
         await say(caller.service, session_id, script("more", "again"))
         await a_session(caller, "Another")
         async with asyncio.timeout(HANG_SECONDS):
             async for change in changes:
-                received_texts.add(getattr(change, "uri", None) or type(change).__name__)
-                if received_texts >= {uri, LIST, "ResourcesListChanged"}:
+                updated.add(getattr(change, "uri", None) or type(change).__name__)
+                if updated >= {uri, LIST, "ResourcesListChanged"}:
                     break
 
 
@@ -284,7 +284,7 @@ async def test_a_session_that_was_cleared_is_followed_under_the_id_that_the_clie
     await say(caller.service, session_id, "/clear")
     assert caller.service.current_id(session_id) != session_id
     await asyncio.sleep(0)
-    caller.changes.received_texts.clear()
+    caller.changes.updated.clear()
     await say(caller.service, session_id, script("afterward", "still here"))
     await caller.changes.until(uri_of(session_id))
     status = await data(caller, uri_of(session_id))

@@ -43,8 +43,8 @@ class SharedPlace:
         return warm_commands.run(arguments, environment, self.sandbox.project)
 
     def status(self, **variables: str) -> list[dict[str, Any]]:
-        reported_text: list[dict[str, Any]] = json.loads(self.command("shared", "status", "--json", **variables).stdout)
-        return reported_text
+        statuses: list[dict[str, Any]] = json.loads(self.command("shared", "status", "--json", **variables).stdout)
+        return statuses
 
     def locked_pids(self) -> set[int]:
         """The processes that are a shared server here, starting and ending ones included."""

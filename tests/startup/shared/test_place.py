@@ -181,12 +181,10 @@ def test_leftovers_of_a_killed_server_are_replaced(tmp_path: Path) -> None:
 
 def test_hello_round_trip(tmp_path: Path) -> None:
     strange = {"NAME": 'a "b" \\ \n \u2028 ü', "BYTES": os.fsdecode(b"\xff\xfe")}
-    reported_text = hello.Hello(
-        directory=str(tmp_path), environment=strange, fingerprint="f\n", arguments=["--x"], pid=3
-    )
-    line = reported_text.line()
+    greeting = hello.Hello(directory=str(tmp_path), environment=strange, fingerprint="f\n", arguments=["--x"], pid=3)
+    line = greeting.line()
     assert line.count(b"\n") == 1
-    assert vars(hello.read_hello(line)) == vars(reported_text)
+    assert vars(hello.read_hello(line)) == vars(greeting)
     for garbage in (b"", b"{}", b'{"hello": 3}', b'{"hello": {}}', b"[]", b"\xff"):
         with pytest.raises(ValueError, match=r".*"):
             hello.read_hello(garbage)

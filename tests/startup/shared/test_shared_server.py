@@ -309,8 +309,8 @@ def test_the_client_may_close_its_end_at_any_time(shared: SharedPlace) -> None:
 
 def test_the_log_is_printed(shared: SharedPlace) -> None:
     assert shared.command("shared", "start").returncode == 0
-    reported_text = shared.command("shared", "logs")
-    assert "serves the clients of this user" in reported_text.stdout
+    printed = shared.command("shared", "logs")
+    assert "serves the clients of this user" in printed.stdout
     assert oct(next(shared.runtime.glob("*.log")).stat().st_mode & 0o777) == "0o600"
     again = shared.command("shared", "start", "--json")
     assert json.loads(again.stdout)["pid"] == shared.status()[0]["pid"]

@@ -127,9 +127,9 @@ def say(person: Person, message: str) -> None:
 
 def result(person: Person, number: int = 1) -> Any:
     """What the server was answered, as it told the model; for so many times now."""
-    received_texts = person.page.locator(".said:not(.writing)", has_text="I heard:")
-    expect(received_texts).to_have_count(number)
-    return json.loads((received_texts.last.text_content() or "").partition("I heard:")[2])
+    reply_line = person.page.locator(".said:not(.writing)", has_text="I heard:")
+    expect(reply_line).to_have_count(number)
+    return json.loads((reply_line.last.text_content() or "").partition("I heard:")[2])
 
 
 def test_a_form_of_a_server_is_filled_in_field_by_field(guest: Person, asking: Site) -> None:

@@ -220,7 +220,7 @@ def test_everything_can_be_done_with_the_keyboard_alone_and_is_told_to_those_who
     person: Person, site: Site
 ) -> None:
     page = person.page
-    reported_text = page.locator("body > [aria-live=polite]")
+    live_region = page.locator("body > [aria-live=polite]")
     page.keyboard.press("n")
     expect(page.locator("h1", has_text="New session")).to_be_focused()
     page.keyboard.press("Tab")
@@ -235,14 +235,14 @@ def test_everything_can_be_done_with_the_keyboard_alone_and_is_told_to_those_who
     page.keyboard.press("Control+Enter")
     asked = person.question("touch keyboard")
     expect(asked.get_by_role("button", name="Allow once")).to_be_enabled()
-    expect(reported_text).to_contain_text("Claude asks: Run: touch keyboard")
+    expect(live_region).to_contain_text("Claude asks: Run: touch keyboard")
     for _ in range(40):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent") == "Allow once":
             break
     page.keyboard.press("Enter")
     person.says("Touched.")
-    expect(reported_text).to_contain_text("Claude has finished")
+    expect(live_region).to_contain_text("Claude has finished")
     expect(page.get_by_label("Message", exact=True)).to_be_focused()
     page.keyboard.press("Escape")
 

@@ -17,7 +17,7 @@ _CLICK = """self.registration.getNotifications().then(([one]) =>
     self.dispatchEvent(new NotificationEvent("notificationclick", { notification: one })))"""
 
 
-def reported_text(site: Site, *, then: str) -> tuple[str, str]:
+def pushed_question(site: Site, *, then: str) -> tuple[str, str]:
     """A session asks, and the server tells a subscribed browser: the message as it is read there, and the session."""
     keys, caller = BrowserKeys(), Caller(site)
     with receiving(201) as service:
@@ -41,7 +41,7 @@ def test_push_notification_opens_the_question(open_complete_browser: OpenBrowser
     person.faults.clear()
     page.close()
 
-    message, session = reported_text(site, then="otter")
+    message, session = pushed_question(site, then="otter")
     link = json.loads(message)["url"]
     assert link.startswith(f"{site.url}/#/sessions/{session}/questions/q-")
     pushes.deliver(message)

@@ -197,9 +197,9 @@ def test_a_task_with_a_picture_is_started_approved_steered_reviewed_and_merged_o
 def test_a_command_is_denied_with_a_reason_that_claude_reads_and_another_is_allowed_for_the_session(
     person: Person, site: Site
 ) -> None:
-    received_texts = parallel("As you wish: ${tool_result}", tool("Bash", command="touch one.txt"))
+    answered = parallel("As you wish: ${tool_result}", tool("Bash", command="touch one.txt"))
     denied = tool("Bash", command="rm -rf build && make all")
-    directory = site.project(denied, received_texts, tool("Bash", command="touch two.txt"), "Both are there.")
+    directory = site.project(denied, answered, tool("Bash", command="touch two.txt"), "Both are there.")
     person.start("Clean up", directory)
     asked = person.question("rm -rf build && make all")
     asked.get_by_role("button", name="Deny with a reason").click()
@@ -251,9 +251,9 @@ def test_questions_take_one_answer_several_or_free_text(person: Person, site: Si
     form.get_by_label("Another answer").nth(2).fill("bazaar")
     form.get_by_role("button", name="Send answers").click()
     person.says("bazaar")
-    received_texts = person.page.locator(".said").last
-    expect(received_texts).to_contain_text("Postgres")
-    expect(received_texts).to_contain_text("lint, tests")
+    last_message = person.page.locator(".said").last
+    expect(last_message).to_contain_text("Postgres")
+    expect(last_message).to_contain_text("lint, tests")
 
 
 @pytest.mark.soak
