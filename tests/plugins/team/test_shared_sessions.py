@@ -106,7 +106,7 @@ async def test_shares_outlive_a_restart_follow_a_new_id_and_are_seen_by_other_se
         assert access.owner_for(OTHER, "bob", Access.WATCH) == "ann"
 
 
-async def test_a_session_is_shared_with_so_many_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_shares_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares_module, "_MAX_PER_OWNER", 2)
     access = access_in(tmp_path, Policy())
     for name in ("bob", "carol", "bob"):
@@ -116,7 +116,7 @@ async def test_a_session_is_shared_with_so_many_and_no_more(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize("how", ["forgotten", "removed"])
-async def test_what_somebody_has_shared_and_has_of_others_ends_with_them(tmp_path: Path, how: str) -> None:
+async def test_shares_by_and_with_a_removed_person_end(tmp_path: Path, how: str) -> None:
     database = database_in(tmp_path)
     names, invited = PersonNames(database), InvitedPeople(database)
     if how == "removed":
@@ -175,7 +175,7 @@ async def service(start_service: StartService) -> Service:
     return started
 
 
-async def test_what_is_open_by_a_group_ends_when_somebody_leaves_the_group(service: Service) -> None:
+async def test_access_through_a_group_ends_when_a_member_leaves(service: Service) -> None:
     ended = list[str]()
     await service.access.share(SESSION, "ann", "group:leads", Access.WATCH)
     await service.access.share(OTHER, "ann", "group:others", Access.WATCH)
@@ -187,7 +187,7 @@ async def test_what_is_open_by_a_group_ends_when_somebody_leaves_the_group(servi
     assert ended == [SESSION]
 
 
-async def test_who_may_not_watch_any_more_hears_of_no_change_and_what_was_removed_is_shared_with_nobody(
+async def test_a_watcher_who_is_removed_gets_no_events_and_a_deleted_session_loses_its_shares(
     service: Service, sandbox: Sandbox
 ) -> None:
     ann, bob = Caller("ann"), Caller("bob")

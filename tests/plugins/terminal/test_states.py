@@ -8,7 +8,7 @@ import pytest
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.model.states import State
 from claude_code_mcp.core.service import Service
-from claude_code_mcp.plugins.terminal import terminals
+from claude_code_mcp.plugins.terminal import terminal_session
 from claude_code_mcp.testing import Sandbox
 
 from .conftest import question_in
@@ -19,7 +19,7 @@ from .test_hook import event
 @pytest.fixture(autouse=True)
 def long_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, what is late here is not too late."""
-    monkeypatch.setattr(terminals, "_RECORD_DELAY", 1000.0)
+    monkeypatch.setattr(terminal_session, "_RECORD_DELAY", 1000.0)
 
 
 async def test_a_turn_has_ended_when_its_result_is_there(server: Service, sandbox: Sandbox) -> None:
