@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +13,7 @@ pytest.importorskip("nats", reason="the extra `fleet` is not installed")
 
 from claude_code_mcp.plugins.fleet.connection import FleetConnection, connect, create_stores
 from claude_code_mcp.plugins.fleet.nats_server import Running, running
+from tests.support.waiting import HANG_SECONDS
 
 
 @pytest.fixture
@@ -32,7 +34,8 @@ def lease_seconds() -> float | None:
 async def fleet(engine: Running, lease_seconds: float | None) -> AsyncIterator[FleetConnection]:
     connection = await connect(engine.url)
     await create_stores(connection, lease_seconds=lease_seconds)
-    yield connection
+    # A server whose disk is busy answers late, and each write is on the disk before it is answered.
+    yield replace(connection, jetstream=connection.client.jetstream(timeout=HANG_SECONDS))
     await connection.close()
 
 

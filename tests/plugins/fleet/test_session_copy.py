@@ -77,7 +77,7 @@ async def test_what_the_cli_writes_is_in_the_fleet_when_its_turn_has_ended(
 
 
 async def test_a_session_that_was_deleted_is_not_in_the_fleet_any_more(
-    engine: Running, fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
+    engine: Running, fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with machine("one", fleet, Ledger(), tmp_path, model.url) as one:
         source = repository(tmp_path / "source")
@@ -91,8 +91,10 @@ async def test_a_session_that_was_deleted_is_not_in_the_fleet_any_more(
         await one.replica.complete(session.id)
         os.kill(engine.pid, signal.SIGSTOP)
         try:
-            with pytest.raises(FleetUnavailable):
-                await one.service.stored.delete(session.id)
+            with monkeypatch.context() as impatient:
+                impatient.setattr(fleet.jetstream, "_timeout", 1.0)
+                with pytest.raises(FleetUnavailable):
+                    await one.service.stored.delete(session.id)
         finally:
             os.kill(engine.pid, signal.SIGCONT)
         assert one.local_transcript(session.id).exists(), "nothing was deleted"
