@@ -283,6 +283,8 @@ async def test_the_policy_of_the_person_judges_answers_and_a_killed_server_holds
     await press(terminal, "1", lambda: not server.broker.pending(), "the end of the question")
     (sandbox.project / "go").touch()
     await eventually((sandbox.project / "two").exists, "the call that was allowed at the keyboard")
+    # Otherwise the second question may still be forwarded.
+    await eventually(lambda: [each.tool_input["command"] for each in server.broker.pending()] == ["touch three"], "it")
     team.start()
     question = await team.question()
     assert "touch three" in question["description"]
