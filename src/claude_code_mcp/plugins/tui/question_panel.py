@@ -230,14 +230,14 @@ class AnswerLine(Input):
         """Asks for a line, which is passed to `on_text`; replaces an earlier request."""
         self.value, self.placeholder, self.display = "", hint, True
         self._on_text = on_text
-        self.focus()
+        self.screen.set_focus(self)  # at once, so that the next key is the first of the line
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         event.stop()
         # A line that was hidden meanwhile, because its question was closed, answers nothing.
         if self.display:
             self.display = False
-            self.screen.query_one(QuestionPanel).focus()
+            self.screen.set_focus(self.screen.query_one(QuestionPanel))
             self._on_text(event.value)
 
 
@@ -599,7 +599,7 @@ class QuestionPanel(Vertical, can_focus=True):
         line = self.query_one(AnswerLine)
         if line.display:
             line.display = False
-            self.focus()
+            self.screen.set_focus(self)
             self.redraw()
             return
         self.post_message(self.Left())

@@ -58,7 +58,7 @@ class QuestionQueue:
             panel.closed_text = ""
             self._wanted = ids[at]
             self._show(asked[at])
-        panel.focus()
+        panel.screen.set_focus(panel)  # at once: `focus` would leave keys that are pressed meanwhile to the input
 
     def leave(self) -> None:
         """Returns to the input, and to the questions of this session."""
