@@ -39,6 +39,8 @@ would never succeed with a server that is slow but not gone."""
 _FIRST_ATTEMPT_SECONDS = 10.0
 _RELEASE_SECONDS = 2.0
 _RETRY_SECONDS = 0.2
+_RENEWAL_ATTEMPTS = 5
+"""How often an entry that another process has written meanwhile is written again."""
 WRONG_SEQUENCE = (10071, 10164)
 """JetStream's error for a write that expects another revision."""
 _LAST_SEQUENCE = re.compile(r"wrong last sequence: (\d{1,20})")
@@ -270,38 +272,35 @@ class MachineLease:
     async def _renew(self, *, adopt: bool) -> None:
         """One renewal. `adopt` accepts an entry that this process did not write or whose acknowledgment was lost.
         Raises LeaseLapsed if NATS does not answer, MachineInUse if another process wrote the entry."""
-        sent = self._clock.now()  # before anything is sent: see FencingClock.renewed
-        try:
-            revision = await self._write(self._revision)
-        except APIError as problem:
-            found = _LAST_SEQUENCE.search(problem.description or "")
-            if problem.err_code not in WRONG_SEQUENCE or found is None:
-                raise LeaseLapsed(f"The lease could not be renewed: {problem.description}.") from None
-            last = int(found[1])
-            if last and not adopt:
-                # Our last write was acknowledged with its revision, so this one is not ours.
-                self._drop()
-                raise MachineInUse(f"Another process has written the entry of machine {self.machine_id}.") from None
-            if not last:
-                self._drop()  # it has expired at NATS, whatever our clock says: other machines may have taken sessions
-                self._taken += 1
-                self._length_known = False
-                self._clock.duration = min(self._clock.duration, MIN_LEASE_SECONDS * VALID_PART)
-            self._revision = last
-            self._acknowledged = False
-            sent = self._clock.now()
-            revision = await self._write_again(last)
+        for _ in range(_RENEWAL_ATTEMPTS):
+            sent = self._clock.now()  # before anything is sent: see FencingClock.renewed
+            try:
+                revision = await self._write(self._revision)
+                break
+            except APIError as problem:
+                found = _LAST_SEQUENCE.search(problem.description or "")
+                if problem.err_code not in WRONG_SEQUENCE or found is None:
+                    raise LeaseLapsed(f"The lease could not be renewed: {problem.description}.") from None
+                last = int(found[1])
+                if last and not adopt:
+                    # Our last write was acknowledged with its revision, so this one is not ours.
+                    self._drop()
+                    raise MachineInUse(f"Another process has written the entry of machine {self.machine_id}.") from None
+                if not last:
+                    # It has expired at NATS, whatever our clock says: other machines may have taken sessions.
+                    self._drop()
+                    self._taken += 1
+                    self._length_known = False
+                    self._clock.duration = min(self._clock.duration, MIN_LEASE_SECONDS * VALID_PART)
+                self._revision = last
+                self._acknowledged = False
+        else:
+            raise LeaseLapsed(f"Another process keeps writing the entry of machine {self.machine_id}.")
         self._revision, self._acknowledged = revision, True
         # The process may have been frozen in the await: a lapse must be found before the renewal hides it.
         _ = self.standing
         self._clock.renewed(sent)
         self._held = self._clock.remaining > 0
-
-    async def _write_again(self, last: int) -> int:
-        try:
-            return await self._write(last)
-        except APIError as problem:
-            raise LeaseLapsed(f"The lease could not be renewed: {problem.description}.") from None
 
     async def _write(self, last: int) -> int:
         headers = {"Nats-Expected-Last-Subject-Sequence": str(last)}
