@@ -58,6 +58,7 @@ def rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("rows_of_this_test")
 
 
+@pytest.mark.soak
 def test_failing_benchmark_row_is_reported_and_rows_are_isolated(
     rows: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

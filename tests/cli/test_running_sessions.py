@@ -188,6 +188,7 @@ def test_a_session_of_this_user_is_shared_and_shown_so_also_by_its_files(place: 
     assert "sharedWith" not in json.loads(place.command("show", made, "--json").stdout)
 
 
+@pytest.mark.soak
 def test_a_turn_is_interrupted_from_another_terminal_and_the_session_continues(place: SharedPlace) -> None:
     # A title that no other session of this server has: it names the session below.
     process, session_id = started(place, script("Stop me.", tool("Bash", command=ENDLESS)), "--allow", "Bash")

@@ -168,6 +168,7 @@ def test_a_server_of_an_earlier_version_is_followed_line_by_line(place: SharedPl
     assert (report["status"], report["recentOutput"]) == ("completed", ["Begun."])
 
 
+@pytest.mark.soak
 def test_a_question_with_choices_is_shown_once(place: SharedPlace) -> None:
     session_id = session_of(place)
     prompt = script("Ask.", ask_user(question("Which color?", ("red", "as a rose"), "blue")), "Painted.")

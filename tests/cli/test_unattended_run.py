@@ -173,6 +173,7 @@ def test_a_worktree_of_its_own_is_asked_for(place: SharedPlace) -> None:
     assert "git" in refused.stderr
 
 
+@pytest.mark.soak
 def test_a_worktree_that_its_server_has_open_is_seen_merged_and_discarded(place: SharedPlace) -> None:
     """Right after the turn, as somebody would who has just read its answer."""
     repo = repository(place.sandbox.root / "repository")
@@ -232,6 +233,7 @@ def test_a_usage_limit_has_an_exit_code_of_its_own_and_a_plain_sentence(place: S
     assert "Plan: 5-hour 100%, weekly 40% used" in costs
 
 
+@pytest.mark.soak
 def test_run_waits_for_a_usage_limit_and_prints_what_follows(place: SharedPlace) -> None:
     subscribed = SharedPlace(place.sandbox, {**place.environment, **SUBSCRIPTION}, place.runtime)
     prompt = script("Work.", limited(time.time() + 3600, times=1, then="Worked."))

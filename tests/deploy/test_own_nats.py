@@ -30,6 +30,7 @@ def permissions_on_the_page(without: str | None = None) -> dict[str, Any]:
     }
 
 
+@pytest.mark.soak
 # Where the gateway reports, machines need fewer permissions. tests/plugins/fleet/test_doors.py tests the other way.
 @pytest.mark.parametrize("reports", [pytest.param("machine", marks=pytest.mark.soak), "gateway"])
 def test_gateway_and_machine_find_each_other_with_credentials(tmp_path: Path, reports: str) -> None:

@@ -112,6 +112,7 @@ async def test_a_button_answers_a_session_that_runs_through_another_command(
     assert f"Allowed by <@{ANN}>" in asked.notices
 
 
+@pytest.mark.soak
 async def test_doctor_shows_their_checks_and_a_wrong_token_but_none_of_a_plug_in_that_is_off(
     configured: dict[str, str], slack: FakeSlack
 ) -> None:

@@ -136,6 +136,7 @@ def test_a_stdio_server_ends_well_and_leaves_nothing(
         assert marked(mark) == []
 
 
+@pytest.mark.soak
 @pytest.mark.promise("leave.keep")
 def test_with_keep_a_stdio_server_lets_turns_finish(
     marked_environment: dict[str, str], mark: str, sandbox: Sandbox

@@ -179,7 +179,7 @@ class Settled:
 @pytest.mark.parametrize(
     "moment",
     [
-        "stopped",
+        pytest.param("stopped", marks=pytest.mark.soak),
         *(pytest.param(name, marks=() if name == "ended" else pytest.mark.soak) for name in MOMENTS),
     ],
 )

@@ -31,6 +31,7 @@ async def fork(service: Service, session_id: str, asked: SessionOptions) -> Sess
     return turn.session
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("goes_on", [resume, pytest.param(fork, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("option", ["system_prompt", pytest.param("append_system_prompt", marks=pytest.mark.soak)])
 async def test_a_conversation_keeps_its_system_prompt_and_a_notice_says_so(
@@ -64,6 +65,7 @@ MODELS = ("claude-haiku-4-5", "claude-opus-4-6", "claude-opus-5", "claude-sonnet
 OLD_MODEL = "claude-3-5-haiku-20241022"
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("name", [OLD_MODEL, *(pytest.param(name, marks=pytest.mark.soak) for name in MODELS)])
 async def test_a_notice_says_where_the_cli_asks_the_model_for_other_thinking_than_was_wanted(
     service: Service, sandbox: Sandbox, model: ScriptedModelThread, name: str

@@ -209,6 +209,7 @@ def _in_worktree(console: Console, alice: Browser, command: str) -> str:
     return session
 
 
+@pytest.mark.soak
 def test_a_worktree_is_committed_merged_and_discarded_only_as_it_was_shown(console: Console, alice: Browser) -> None:
     session = _in_worktree(console, alice, "echo merged > merged.txt")
     path = f"/api/sessions/{session}/work"

@@ -258,6 +258,7 @@ def test_shell_commands_are_also_denied(tmp_path: Path, model: ScriptedModelThre
         console.audited('"act": "session_shared"', '"act": "session_unshared"')
 
 
+@pytest.mark.soak
 async def test_a_watcher_who_leaves_ends_nothing_of_the_owners(tmp_path: Path, model: ScriptedModelThread) -> None:
     with running_console(
         tmp_path, model.url, CLAUDE_CODE_MCP_TOOLSETS="sessions", CLAUDE_CODE_MCP_ON_DISCONNECT="stop"

@@ -39,6 +39,7 @@ def delete(place: ManagingComputer, session_id: str) -> "subprocess.CompletedPro
     return place.tried("sessions", "delete", session_id, "--yes")
 
 
+@pytest.mark.soak
 async def test_what_is_named_and_deleted_while_a_machine_is_there_or_away(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:

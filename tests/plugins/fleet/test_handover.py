@@ -231,6 +231,7 @@ async def test_secrets_travel_sealed_and_are_opened_for_the_holder_alone(
         await connection.close()
 
 
+@pytest.mark.soak
 async def test_a_session_busy_is_given_away_only_when_it_may_be_interrupted(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:
@@ -249,6 +250,7 @@ async def test_a_session_busy_is_given_away_only_when_it_may_be_interrupted(
         assert (await one.records.read(turn.session.id)).questions == ()
 
 
+@pytest.mark.soak
 async def test_a_machine_that_was_restarted_keeps_the_tree_and_says_when_it_is_older_than_the_conversation(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:

@@ -106,6 +106,7 @@ async def test_a_hook_that_others_can_change_is_not_run(tmp_path: Path, changed:
     assert not await found.checkout("s1", REF, str(tmp_path)), "without a hook everything is as it was"
 
 
+@pytest.mark.soak
 async def test_a_move_runs_the_hooks_and_the_set_up_that_the_policy_allows(
     fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread
 ) -> None:

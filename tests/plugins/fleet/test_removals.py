@@ -52,6 +52,7 @@ async def begun_without_end(client: Client, laptop: SharingPlace) -> str:
     return str(made["sessionId"])
 
 
+@pytest.mark.soak
 async def test_people_who_are_removed_while_a_machine_is_frozen_or_the_fleet_down_have_nothing_running_there_later(
     tmp_path: Path, model: ScriptedModelThread
 ) -> None:

@@ -76,6 +76,7 @@ async def test_what_the_cli_writes_is_in_the_fleet_when_its_turn_has_ended(
         assert document.record.usage.cost_usd == session.usage.cost_usd > 0
 
 
+@pytest.mark.soak
 async def test_a_session_that_was_deleted_is_not_in_the_fleet_any_more(
     engine: Running, fleet: FleetConnection, tmp_path: Path, model: ScriptedModelThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:

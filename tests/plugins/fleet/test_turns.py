@@ -85,6 +85,7 @@ def until_there(file: Path, waiting: Path) -> str:
     return script("go", tool("Bash", command=command), "after ${tool_result}")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize("lease_seconds", [MIN_LEASE_SECONDS])
 async def test_a_session_that_stays_on_its_machine_continues_without_the_fleet_which_has_nothing_of_it(
     engine: Running, fleet: FleetConnection, sandbox: Sandbox, model: ScriptedModelThread, tmp_path: Path

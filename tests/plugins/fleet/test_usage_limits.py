@@ -26,6 +26,7 @@ class SubscribedComputer(MortalComputer):
         return {**super().variables(), **SUBSCRIPTION}
 
 
+@pytest.mark.soak
 async def test_the_wait_of_a_lost_machine_ends_at_another(tmp_path: Path, model: ScriptedModelThread) -> None:
     server, laptop = (SubscribedComputer(tmp_path / name, model.url) for name in ("server", "laptop"))
     prompt = ""

@@ -85,6 +85,7 @@ async def test_everything_uncommitted_comes_back_and_the_source_is_untouched(
     assert git(target, "log", "--format=%s") == "first"
 
 
+@pytest.mark.soak
 async def test_a_second_save_stores_only_what_is_new(fleet: FleetConnection, tmp_path: Path) -> None:
     source, store = repository(tmp_path / "source", big=os.urandom(300_000).hex()), TreeStore(fleet)
     first = await store.save(tools(tmp_path), str(source), "s1")
@@ -102,6 +103,7 @@ async def test_a_second_save_stores_only_what_is_new(fleet: FleetConnection, tmp
     assert state(tmp_path / "target") == state(source)
 
 
+@pytest.mark.soak
 async def test_commits_of_a_remote_are_not_stored_and_are_asked_for(fleet: FleetConnection, tmp_path: Path) -> None:
     origin = repository(tmp_path / "origin", big=os.urandom(300_000).hex())
     git(tmp_path, "clone", "-q", str(origin), "source")

@@ -1,5 +1,7 @@
 """A terminal in auto mode: what its safety check blocks, and what it asks after that."""
 
+import pytest
+
 from claude_code_mcp.core.model.events import AuditEvent, AuditKind, Event
 from claude_code_mcp.core.model.question import Answer
 from claude_code_mcp.core.service import Service
@@ -22,6 +24,7 @@ class Denials:
             self.reasons.append(str(act.details["reason"]))
 
 
+@pytest.mark.soak
 async def test_what_the_check_lets_pass_is_not_asked_and_a_question_after_blocked_calls_says_why(
     server: Service, claude: StartClaude, sandbox: Sandbox
 ) -> None:

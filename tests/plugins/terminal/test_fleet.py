@@ -34,6 +34,7 @@ def desk(sandbox: Sandbox, model: ScriptedModelThread) -> Desk:
     return Desk(sandbox.root, model.url)
 
 
+@pytest.mark.soak
 async def test_a_gateway_shows_a_terminal_only_if_its_user_said_so(
     desk: Desk, sandbox: Sandbox, claude: StartClaude
 ) -> None:

@@ -345,6 +345,7 @@ async def test_the_end_is_noticed_also_where_changes_of_files_are_not_reported(
     await asyncio.wait([running])
 
 
+@pytest.mark.soak
 async def test_a_person_signs_in_with_oauth(
     server: Service, claude: StartClaude, sandbox: Sandbox, tmp_path: Path, model: ScriptedModelThread
 ) -> None:

@@ -81,6 +81,7 @@ async def race(server: Service, claude: StartClaude, sandbox: Sandbox, rounds: i
     return keyboard, elsewhere
 
 
+@pytest.mark.soak
 async def test_both_at_once_at_two_terminals(server: Service, claude: StartClaude, sandbox: Sandbox) -> None:
     await asyncio.gather(race(server, claude, sandbox, 3, "a"), race(server, claude, sandbox, 3, "b"))
     assert len(server.sessions()) == 2

@@ -160,6 +160,7 @@ async def test_the_servers_of_the_hub_are_shown_with_their_tools(place: SharedPl
         await screen.shows("Costs by day: $")
 
 
+@pytest.mark.soak
 async def test_a_session_of_a_fleet_is_moved_and_machines_are_groups_of_the_list() -> None:
     server = RecordedServer()
     server.machines = {SHOP: "desk", BILLING: "desk", DOCS: "laptop", OLD: "laptop"}

@@ -1,5 +1,7 @@
 """The changes of a session line by line: comments on lines, which go back as one message."""
 
+import pytest
+
 from claude_code_mcp.client.styled_lines import MAX_COMMENTS, LineComments, LinePlace, comments_message, diff_rows
 from claude_code_mcp.plugins.tui.application import Tui
 from claude_code_mcp.plugins.tui.changes_screen import ChangesScreen, DiffView
@@ -69,6 +71,7 @@ def test_there_are_no_more_comments_than_the_console_takes() -> None:
     assert "1000" in comments.write(LinePlace("x", 1, False, ""), "c" * 1001)
 
 
+@pytest.mark.soak
 async def test_comments_are_written_on_lines_kept_over_a_refusal_and_sent_as_one() -> None:
     server = RecordedServer()
     app = Tui(lambda: server, "/src/shop", session_id=SHOP, clock=lambda: NOW)

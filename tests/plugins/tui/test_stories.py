@@ -160,6 +160,7 @@ async def test_two_sessions_ask_at_once_and_both_are_answered_from_one(
     await elsewhere(lambda: sessions.cancel(second["sessionId"]))
 
 
+@pytest.mark.soak
 async def test_a_session_is_found_on_disk_by_typing_and_resumed(place: SharedPlace, sessions: LiveSessions) -> None:
     made = sessions.create(script("Remember the octopus.", "I will."), **at(place))
     await elsewhere(lambda: sessions.status(made["sessionId"], waitSeconds=50))
@@ -227,6 +228,7 @@ async def test_a_session_is_opened_where_the_text_stands_that_it_was_found_by(
         assert "Paragraph 79." not in screen.text
 
 
+@pytest.mark.soak
 async def test_at_a_usage_limit_one_key_waits_and_one_continues(place: SharedPlace) -> None:
     prompt = script("Work.", limited(time.time() + 3600, times=1, then="Worked."))
     with Target().join({**place.environment, **SUBSCRIPTION}) as client:

@@ -102,6 +102,7 @@ async def test_the_model_answers_no_command_once_the_budget_is_spent(
 HANGING_UP = DIRECT.replace("answer = ", "connection.close() #").replace("print(answer", "print(0) # (answer")
 
 
+@pytest.mark.soak
 @needs_bubblewrap
 async def test_requests_that_a_command_hangs_up_on_use_up_the_budget(
     start_service: StartService, sandbox: Sandbox

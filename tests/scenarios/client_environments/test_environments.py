@@ -35,6 +35,7 @@ TOKENS = {"ann": "correct-horse-battery", "bob": "staple-of-another-kind"}
 SHOW = tool("Bash", command='echo "$PWD $HOME $WHO $CLAUDE_CODE_MCP_DEPTH $CLAUDE_CODE_MCP_TOKEN"; command -v greet')
 
 
+@pytest.mark.soak
 async def test_two_clients_have_their_own_key_home_path_and_directory(
     server: Server, make_place: MakePlace, model: ScriptedModelThread, tmp_path: Path
 ) -> None:

@@ -118,7 +118,10 @@ def running(
 
 
 @pytest.mark.parametrize(
-    ("running", "network"), [(NETWORKS[name], name) for name in NETWORKS], ids=[*NETWORKS], indirect=["running"]
+    ("running", "network"),
+    [pytest.param(NETWORKS[name], name, marks=() if name == "list" else pytest.mark.soak) for name in NETWORKS],
+    ids=[*NETWORKS],
+    indirect=["running"],
 )
 def test_a_session_talks_to_what_the_table_says(
     running: tuple[Sandbox, HttpServer, str], network: str, tmp_path: Path

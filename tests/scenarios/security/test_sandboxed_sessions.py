@@ -122,6 +122,7 @@ async def test_a_caller_that_names_its_directories_cannot_name_what_is_the_opera
 # -- credentials ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 async def test_each_principal_has_the_credentials_that_the_operator_gave_it(
     start_service: StartService, sandbox: Sandbox, model: ScriptedModelThread, tmp_path: Path
 ) -> None:
@@ -247,10 +248,9 @@ async def test_a_sandbox_is_never_given_the_whole_machine(start_service: StartSe
 # -- worktrees ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 @needs_bubblewrap
-@pytest.mark.parametrize(
-    "rooted", [pytest.param(True, marks=pytest.mark.soak), False], ids=["within roots", "without roots"]
-)
+@pytest.mark.parametrize("rooted", [True, False], ids=["within roots", "without roots"])
 async def test_a_session_commits_in_its_worktree_and_git_of_the_server_is_in_the_sandbox_too(
     start_service: StartService, sandbox: Sandbox, rooted: bool
 ) -> None:

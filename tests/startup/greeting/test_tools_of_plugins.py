@@ -95,6 +95,7 @@ def test_tools_of_a_plug_in_are_announced_at_the_first_start_and_known_at_the_ne
     assert "note" not in greeted_with(with_plugin)
 
 
+@pytest.mark.soak
 def test_client_with_current_tools_is_not_notified(with_plugin: dict[str, str]) -> None:
     leave_manifest(with_plugin)
     with Client(with_plugin) as client:

@@ -54,6 +54,7 @@ def test_the_rows_of_a_long_change_are_made_as_they_are_needed(person: Person, s
     asked.get_by_role("button", name="Deny", exact=True).click()
 
 
+@pytest.mark.soak
 def test_the_output_of_a_command_has_the_colors_of_a_terminal(person: Person, site: Site) -> None:
     command = r"printf '\033[1;31merror\033[0m: \033[32mfine\033[0m\n10%%\r50%%\r100%%\n'"
     person.start("Print", site.project(tool("Bash", command=command), "Printed."))

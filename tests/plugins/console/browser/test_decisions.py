@@ -132,6 +132,7 @@ def test_a_second_press_on_what_led_to_the_end_allows_nothing(
     person.says("Denied.")
 
 
+@pytest.mark.soak
 def test_all_buttons_of_a_question_that_was_read_are_on_screen(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:

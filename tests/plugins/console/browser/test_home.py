@@ -177,6 +177,7 @@ def test_a_directory_is_chosen_on_a_phone_without_typing(
     assert page.evaluate("window.hit") is None
 
 
+@pytest.mark.soak
 def test_a_small_screen_says_on_every_page_who_waits_and_cuts_no_line_of_a_session(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
@@ -258,6 +259,7 @@ def test_a_word_that_was_said_is_found_without_another_press(person: Person, sit
     page.get_by_role("searchbox", name="Search sessions").fill("")
 
 
+@pytest.mark.soak
 def test_a_search_is_repeated_when_a_turn_has_ended(person: Person, site: Site) -> None:
     page = person.page
     page.get_by_role("searchbox", name="Search sessions").fill("ptarmigan")

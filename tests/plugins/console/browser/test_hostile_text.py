@@ -62,6 +62,7 @@ def _unharmed(person: Person) -> None:
     assert person.faults == []
 
 
+@pytest.mark.soak
 def test_no_script_runs_from_an_answer_or_from_what_a_tool_returned(person: Person, site: Site) -> None:
     directory = site.project(name="<img src=x onerror=hit=1>")
     write_script(directory, tool("Read", file_path=str(directory / "evil.html")), text(ALL, chunks=40))

@@ -58,6 +58,7 @@ def test_nodes_and_listeners_do_not_grow_with_the_sessions_that_were_opened(
     assert after["JSEventListeners"] < 2 * before["JSEventListeners"], (before, after)
 
 
+@pytest.mark.soak
 def test_an_address_that_leads_nowhere_is_a_page_that_says_so(person: Person, site: Site) -> None:
     page = person.page
     missing = "/sessions/00000000-0000-4000-8000-000000000000"

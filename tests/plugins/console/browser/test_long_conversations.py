@@ -67,6 +67,7 @@ def numbers(page: Page) -> list[int]:
     return found
 
 
+@pytest.mark.soak
 def test_long_conversation_shows_a_window_around_the_reading_position(person: Person, site: Site) -> None:
     person.start("Begin", site.project("Begun."))
     person.says("Begun.")

@@ -120,6 +120,7 @@ def wait_until_kept(page: Page, *names: str) -> None:
     page.wait_for_function(f"async () => JSON.stringify(await ({KEPT_FILES})()) === {kept}", timeout=PATIENCE)
 
 
+@pytest.mark.soak
 def test_drafts_and_attachments_survive_reload_and_back_until_they_are_sent_or_somebody_signs_out(
     open_browser: OpenBrowser, site: Site, model: ScriptedModelThread
 ) -> None:
@@ -224,6 +225,7 @@ def test_a_message_whose_answer_was_lost_is_sent_again_and_counts_once(person: P
     person.says("Next.")
 
 
+@pytest.mark.soak
 def test_pictures_and_files_go_with_a_message_and_what_cannot_is_refused(
     open_browser: OpenBrowser, site: Site, signed_in: Any, model: ScriptedModelThread
 ) -> None:

@@ -110,6 +110,7 @@ def _change_one(person: Person) -> None:
     changes_of(person, 3, "zwei")
 
 
+@pytest.mark.soak
 def test_a_file_is_found_in_the_list_of_files(person: Person, three_files: str, open_browser: OpenBrowser) -> None:
     _open_changes(person, three_files)
     page = person.page
@@ -258,6 +259,7 @@ def test_a_comment_on_several_lines_is_shown_on_them_and_sent_with_them(
     )
 
 
+@pytest.mark.soak
 def test_on_a_phone_a_second_line_that_is_tapped_extends_the_comment(
     person: Person, site: Site, open_browser: OpenBrowser
 ) -> None:

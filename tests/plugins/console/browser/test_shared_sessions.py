@@ -59,6 +59,7 @@ def _share(owner: Person, name: str, access: str) -> None:
     page.keyboard.press("Escape")
 
 
+@pytest.mark.soak
 def test_watcher_sees_who_decides_and_who_may_answer(open_browser: OpenBrowser, team: Site) -> None:
     alice, bob, carol = (open_browser(team).sign_in(token=TOKENS[name]) for name in TOKENS)
     asks = (tool("Bash", command="touch otter"), "Made.", tool("Bash", command="touch heron"), "Made both.")

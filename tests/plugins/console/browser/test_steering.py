@@ -145,6 +145,7 @@ def subscribed(tmp_path_factory: pytest.TempPathFactory, site: Site, model: Scri
         yield started
 
 
+@pytest.mark.soak
 def test_at_a_usage_limit_one_press_waits_one_gives_up_and_one_continues(
     open_browser: OpenBrowser, subscribed: Site
 ) -> None:

@@ -98,6 +98,7 @@ def test_an_answer_is_shown_while_it_is_written_and_then_as_markdown_until_it_is
     expect(page.locator(".prompt").last).to_have_text("And now?")
 
 
+@pytest.mark.soak
 def test_an_edit_is_approved_on_a_phone_after_its_diff_was_seen(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
@@ -218,6 +219,7 @@ def test_a_command_is_denied_with_a_reason_that_claude_reads_and_another_is_allo
     assert (directory / "two.txt").exists()
 
 
+@pytest.mark.soak
 def test_a_plan_gets_feedback_and_the_next_one_is_approved(person: Person, site: Site) -> None:
     first, second = "# Plan A\n\n1. Rewrite everything", "# Plan B\n\n1. Fix one line\n2. Run the tests"
     directory = site.project(plan(first), plan(second), "The plan is under way.")

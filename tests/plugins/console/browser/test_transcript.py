@@ -3,6 +3,7 @@
 import re
 from typing import Any
 
+import pytest
 from playwright.sync_api import expect
 
 from claude_code_mcp.testing.script import fail, parallel, tool
@@ -93,6 +94,7 @@ def test_a_call_that_failed_says_why_without_the_marks_that_are_for_the_model(pe
     expect(page.locator(".conversation")).not_to_contain_text("tool_use_error")
 
 
+@pytest.mark.soak
 def test_a_session_has_two_rows_of_head_on_a_narrow_phone_and_its_height_on_a_landscape_phone(
     open_browser: OpenBrowser, site: Site, signed_in: Any
 ) -> None:
