@@ -77,6 +77,7 @@ def deep(environment: dict[str, str], *more: str) -> tuple[int, str, dict[str, d
     return lines.returncode, lines.stdout, {finding["what"]: finding for finding in report["findings"]}
 
 
+@pytest.mark.soak
 def test_the_deep_check_sends_a_request_with_this_key_to_this_address(environment: dict[str, str]) -> None:
     answer = run(environment, "doctor", "--deep")  # on loopback, where it costs nothing
     assert (answer.returncode, answer.stdout.splitlines()[-1]) == (0, "Everything works.")

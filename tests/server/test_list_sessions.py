@@ -31,7 +31,6 @@ def foreign(place: Sandbox, server_environment: dict[str, str]) -> str:
     return str(directory)
 
 
-@pytest.mark.soak
 @pytest.mark.promise("list.foreign", "list.project", "send.earlier-server")
 def test_sessions_of_bare_runs_are_listed_and_continued(client: Connection, foreign: str) -> None:
     (listed,) = client.sessions(projectDirectory=foreign)

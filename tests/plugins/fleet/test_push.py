@@ -98,6 +98,7 @@ def next_push(receiver: PushReceiver, kind: str, session_id: str) -> Received:
     return received
 
 
+@pytest.mark.soak
 def test_question_on_any_machine_is_pushed_once_to_each_receiver(tmp_path: Path, model: ScriptedModelThread) -> None:
     machines = {name: Computer(tmp_path / name, model.url) for name in ("server", "laptop")}
     server, laptop = machines.values()

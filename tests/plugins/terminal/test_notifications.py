@@ -3,6 +3,8 @@
 import json
 import os
 
+import pytest
+
 from claude_code_mcp.plugins.terminal.keyboard import device_of
 from tests.plugins.push.receiver import receiving
 from tests.startup.shared.support import SharedPlace
@@ -12,6 +14,7 @@ from .conftest import StartClaude
 from .test_front_ends import ASKS, asked, browser_of, shared  # noqa: F401 - a fixture
 
 
+@pytest.mark.soak
 def test_question_is_pushed_but_not_the_end_of_a_turn_while_a_person_types(
     shared: SharedPlace,  # noqa: F811
     claude: StartClaude,

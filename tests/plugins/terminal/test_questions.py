@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from claude_code_mcp.core.model.events import Event, QuestionSettled
 from claude_code_mcp.core.model.question import Answer, Closure, Question, QuestionKind
 from claude_code_mcp.core.model.states import State
@@ -109,6 +111,7 @@ async def test_each_kind_of_question_is_answered_from_elsewhere_or_at_the_keyboa
     assert not (sandbox.project / "escaped").exists()
 
 
+@pytest.mark.soak
 async def test_a_closed_terminal_leaves_its_session_to_the_next_and_to_a_client(
     server: Service, claude: StartClaude, sandbox: Sandbox
 ) -> None:

@@ -127,6 +127,7 @@ async def walk(screen: Screen, steps: int, seed: int, on_step: Callable[[], None
         check(screen, size)
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     ("steps", "seed"),
     [(12, 1), *(pytest.param(500, seed, marks=pytest.mark.soak) for seed in (2, 3))],

@@ -123,6 +123,7 @@ async def test_escape_interrupts_the_turn_and_the_session_continues(place: Share
         await screen.shows("Went on.", "✓ done")
 
 
+@pytest.mark.soak
 async def test_unread_messages_return_to_the_input_after_an_interruption(
     place: SharedPlace, sessions: LiveSessions
 ) -> None:

@@ -163,6 +163,7 @@ async def test_a_denied_command_is_denied_to_every_tool_that_runs_commands(
     assert (sandbox.project / "kept").exists()
 
 
+@pytest.mark.soak
 async def test_a_session_without_a_shell_cannot_be_taken_back_to_files_that_it_may_not_write(
     start_service: StartService, sandbox: Sandbox
 ) -> None:

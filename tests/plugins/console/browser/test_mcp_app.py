@@ -44,6 +44,7 @@ def use(host: Person, name: str, theme: str = "light", **given: Any) -> tuple[Fr
     return host.page.frame_locator("#app"), shown
 
 
+@pytest.mark.soak
 def test_a_new_session_is_shown_live_and_approved_in_the_chat(host: Person, site: Site) -> None:
     """An edit, and an input that is too long for a report: it is read whole before anybody decides."""
     directory = site.project(name="chat")
@@ -82,7 +83,6 @@ def test_a_new_session_is_shown_live_and_approved_in_the_chat(host: Person, site
     assert heights >= 1
 
 
-@pytest.mark.soak
 def test_a_question_that_was_open_before_is_shown_in_full(host: Person, site: Site) -> None:
     """The result that opens the app has only the beginning of a long input."""
     directory = site.project(name="long")

@@ -233,6 +233,7 @@ def _by_keyboard(changes: Locator) -> None:
     keyboard.press("Enter")
 
 
+@pytest.mark.soak
 @pytest.mark.parametrize(
     "select", [_by_keyboard, *(pytest.param(way, marks=pytest.mark.soak) for way in (_by_shift, _by_dragging))]
 )
