@@ -10,7 +10,7 @@ CLI_VERSIONS ?= 2.1.100,2.1.200,2.1.250,2.1.275,2.1.281,2.1.300,2.1.306,2.1.312
 # Keep compiled tests: compiling takes each worker longer than collecting.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup help demo test packages compiled test-quick test-python test-newest flaky check format bench docs reference strings conformance soak parity pictures manifest web image bundle clean
+.PHONY: setup help demo test compiled packages test-quick test-python test-newest flaky check format bench docs reference strings conformance soak parity pictures manifest web image bundle clean
 
 setup: $(STAMP)  ## .venv with everything, including a Claude Code binary
 
@@ -39,8 +39,8 @@ test: setup  ## format, lint, types and the tests; TEST_RUN_MINUTES=… limits t
 	$(BIN)/python -m tests.support.run -n 4
 
 # Otherwise each worker compiles all tests. An error is ignored here, because the tests report it.
-compiled: setup
-	-@$(BIN)/python -m pytest --collect-only -q -p no:cacheprovider >/dev/null
+compiled: setup  ## compile the tests
+	-@$(BIN)/python -m tests.support.run --collect-only -q >/dev/null
 
 # Runs before the tests, because a test would otherwise install packages while others run. If it fails, the tests that
 # need the packages are skipped.
